@@ -26,8 +26,8 @@ pub enum Input {
     /// reply follows in `Output::accepted` or `Output::refused`, or never when a message
     /// was lost or the leader changed: then the outcome is unknown.
     ///
-    /// The caller must use increasing numbers for proposals and changes, and a member must
-    /// never use a number twice, restarts included. A leader accepts or refuses each number
+    /// The caller must use increasing numbers below 2^63 for proposals and changes, and a
+    /// member must never use a number twice, restarts included. A leader accepts or refuses each number
     /// once; a request that arrives more than 63 numbers late gets no reply.
     Propose(RequestId, Bytes),
     /// A membership change, with replies and numbers like those of a command.

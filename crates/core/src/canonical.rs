@@ -43,7 +43,8 @@ impl Raft {
         let endless =
             (config.inflight_messages_max, config.inflight_bytes_max) == (u32::MAX, u64::MAX);
         for peer in &mut leader.peers {
-            (peer.replied_at, peer.heard_at, peer.grew_at) = (clock, 0, clock);
+            (peer.replied_at, peer.heard_at) = (clock, 0);
+            (peer.grew_at, peer.since) = (clock, clock);
             if config.stall_timeouts == 0 {
                 peer.applied = 0; // Only shown.
             }

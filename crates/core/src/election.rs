@@ -68,6 +68,8 @@ impl Raft {
         } else if self.timer.lease_guard > 0 && kind != Campaign::Forced {
             // Shown by scenarios/read_lease_blocks_requested_campaign.txt.
             Some(CampaignBlocked::LeaderHoldsLease)
+        } else if self.lost_log.is_some() {
+            Some(CampaignBlocked::LogLost)
         } else if self.stall_forbids_campaign(kind == Campaign::Forced) {
             Some(CampaignBlocked::Stalled)
         } else if self.term + 2 >= NUMBER_MAX {

@@ -64,6 +64,30 @@ pub enum Event {
         /// The identity that is recorded under this member's id.
         known: Identity,
     },
+    /// This member's log lacks entries that it confirmed to its leader: its disk was rolled
+    /// back or restored. It does not vote or campaign. Remove it, and add it again under a new
+    /// id with an empty disk.
+    LogLost {
+        /// The leader.
+        leader: MemberId,
+        /// The index that this member had confirmed.
+        confirmed: Index,
+        /// The end of its log.
+        last: Index,
+    },
+    /// This member's log has again everything that it confirmed: it votes again.
+    LogComplete,
+    /// A peer's log lacks entries that it confirmed to this leader: its disk was rolled back
+    /// or restored. It counts no longer. Remove it, and add it again under a new id with an
+    /// empty disk.
+    PeerLostLog {
+        /// The peer.
+        peer: MemberId,
+        /// The index that it had confirmed.
+        confirmed: Index,
+        /// The end of its log.
+        last: Index,
+    },
     /// A transfer of leadership began.
     TransferBegan {
         /// The target.

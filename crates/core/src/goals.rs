@@ -228,7 +228,7 @@ impl Raft {
     pub(crate) fn is_ready(&self, leader: &Leader, peer: &Peer) -> bool {
         let near =
             peer.rounds.finished > 0 && peer.progress.matched >= leader.recent_log_end.previous;
-        let keeps_up = near && peer.progress.flow == Flow::Replicate;
+        let keeps_up = near && peer.progress.flow == Flow::Replicate && peer.lost.is_none();
         if peer.id == self.config.id {
             return !self.stalled().any();
         }

@@ -12,6 +12,9 @@ pub type Term = u64;
 /// distance to `u64::MAX` lets the rules add small numbers without overflow checks.
 pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 
+/// No request number reaches this: a forwarded request with a larger one is malformed.
+pub(crate) const REQUEST_MAX: u64 = 1 << 63;
+
 /// A member of the cluster. An id is never used twice. Zero is not a valid id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

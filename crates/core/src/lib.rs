@@ -65,6 +65,7 @@ mod ids;
 mod inflight;
 pub mod invariants;
 mod log;
+mod lost_log;
 pub mod membership;
 pub mod message;
 #[cfg(feature = "serde")]

@@ -135,6 +135,16 @@ pub enum AppendReply {
         /// The newest entry that could match.
         hint: EntryId,
     },
+    /// The reply to a heartbeat: the sender's log does not have what the heartbeat says that
+    /// it confirmed.
+    Missing {
+        /// The commit index of the heartbeat.
+        confirmed: Index,
+        /// The last entry of the sender's log.
+        hint: EntryId,
+        /// As in the heartbeat.
+        sent_at: u64,
+    },
     /// The append came from an older term; only the envelope's term matters.
     OldTerm,
 }

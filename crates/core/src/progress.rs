@@ -70,6 +70,19 @@ pub(crate) struct Peer {
     pub(crate) rounds: CatchUpRounds,
     /// The incarnation of the peer's disk, as it last reported; 0 before that.
     pub(crate) incarnation: u64,
+    /// The leader's clock when this view of the peer, and of its disk, began.
+    pub(crate) since: u64,
+    /// Its log lacks what it confirmed.
+    pub(crate) lost: Option<LostLog>,
+}
+
+/// Of a peer whose log lacks what it confirmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LostLog {
+    /// It had confirmed to hold the log up to here.
+    pub(crate) confirmed: Index,
+    /// The leader's clock when it sent the heartbeat that showed it.
+    pub(crate) sent_at: u64,
 }
 
 impl Progress {
@@ -183,8 +196,11 @@ impl Progress {
             }
             self.next = self.matched + 1;
         } else {
-            // Probes are sent one at a time, so the reply must be to the last one.
-            if self.next - 1 != prev {
+            // Probes are sent one at a time, so the reply must be to the last one. A peer that
+            // rejects what it confirmed has lost it, or the reply is old: the next heartbeat
+            // tells which, and until then another probe would get the same reply.
+            // Shown by scenarios/identity_rolled_back_voter_is_not_counted.txt.
+            if self.next - 1 != prev || prev <= self.matched {
                 return false;
             }
             self.next = prev.min(hint + 1).max(self.matched + 1);
@@ -217,7 +233,14 @@ impl Peer {
             stalled: Stalled::NO,
             rounds: CatchUpRounds::default(),
             incarnation: 0,
+            since: clock,
+            lost: None,
         }
+    }
+
+    /// What counts for a quorum.
+    pub(crate) fn counted_match(&self) -> Index {
+        if self.lost.is_some() { 0 } else { self.progress.matched }
     }
 }
 
@@ -236,6 +259,7 @@ impl From<&Peer> for PeerStatus {
             inflight_full: progress.inflight.is_full(),
             applied: peer.applied,
             stalled: peer.stalled,
+            lost: peer.lost.map(|lost| lost.confirmed),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::boundary::Load;
 use crate::duplicates::DuplicateFilter;
 use crate::log::Log;
+use crate::lost_log::OwnLostLog;
 use crate::membership::Membership;
 use crate::membership::history::{LoggedMembership, MembershipHistory};
 use crate::role::Role;
@@ -14,6 +15,7 @@ use crate::saves::Saves;
 use crate::settled::Reports;
 use crate::snapshot::PendingSnapshot;
 use crate::stall::StallTimer;
+use crate::terms::TermBudget;
 use crate::timer::Timer;
 use crate::{
     Accepted, Activation, Boot, BootError, Config, Dropped, EntryId, Envelope, Event, Index, Input,
@@ -40,6 +42,9 @@ pub struct Raft {
     pub(crate) saves: Saves,
     pub(crate) timer: Timer,
     pub(crate) stall: StallTimer,
+    pub(crate) term_budget: TermBudget,
+    /// This log lacks what this member confirmed.
+    pub(crate) lost_log: Option<OwnLostLog>,
     /// Entries for the state machine are being loaded.
     pub(crate) loading: bool,
     /// Membership work may be due: settled changes, goal steps, leaving a joint. Done at
@@ -84,6 +89,8 @@ impl Raft {
         let seed = config.seed ^ config.id.0.rotate_left(32);
         let mut raft = Self {
             timer: Timer::new(&config, seed, lease_guard),
+            term_budget: TermBudget::new(),
+            lost_log: None,
             term: boot.hard_state.term,
             vote: boot.hard_state.vote,
             leader: None,
@@ -236,6 +243,7 @@ impl Raft {
     fn on_tick(&mut self) -> Result<Accepted, Dropped> {
         self.timer.tick();
         self.tick_stall();
+        self.term_budget.tick();
         if self.role.is_leader() {
             self.on_leader_tick();
         } else if self.timer.is_due() && self.is_promotable() {
@@ -247,6 +255,7 @@ impl Raft {
 
     fn on_received(&mut self, envelope: Envelope) -> Result<Accepted, Dropped> {
         self.check_envelope(&envelope)?;
+        self.check_term(&envelope)?;
         self.check_identity(&envelope)?;
         let Envelope { from, term, message, .. } = envelope;
         if message.is_reply() && !self.membership().contains(from) {
@@ -269,6 +278,11 @@ impl Raft {
                 if !vote.forced && self.timer.lease_guard > 0 =>
             {
                 Err(Dropped::LeaderAlive { leader: self.leader })
+            }
+            // What this member promised is lost: it must not promise anything else.
+            // Shown by scenarios/identity_rolled_back_voter_does_not_vote.txt.
+            Message::PreVote(_) | Message::Vote(_) if self.lost_log.is_some() => {
+                Err(Dropped::LogLost)
             }
             Message::PreVote(vote) => self.on_pre_vote(from, term, vote),
             Message::Vote(vote) => self.on_vote(from, vote),

@@ -95,6 +95,15 @@ pub enum Dropped {
         /// The current term.
         current: Term,
     },
+    /// A term so far above the current one that no cluster reaches it by elections.
+    ImplausibleTerm {
+        /// The sender.
+        from: MemberId,
+        /// The term of the message.
+        term: Term,
+        /// The current term.
+        current: Term,
+    },
     /// A vote request while the leader is live: neither the vote nor the term counts.
     LeaderAlive {
         /// The live leader, if this member follows one; otherwise it heard from one recently.
@@ -132,6 +141,18 @@ pub enum Dropped {
         /// The commit index.
         commit: Index,
     },
+    /// The sender's log lacks what it confirmed. Remove it, and add it again under a new id
+    /// with an empty disk.
+    PeerLostLog {
+        /// The sender.
+        from: MemberId,
+        /// It had confirmed the log up to here.
+        confirmed: Index,
+        /// Its log ends here.
+        last: Index,
+    },
+    /// This member's log lacks what it confirmed: it does not vote.
+    LogLost,
     /// A snapshot that this member does not need, or that does not contain it.
     SnapshotNotNeeded,
     /// This member may not campaign now.
@@ -203,6 +224,8 @@ pub enum CampaignBlocked {
     LeaderHoldsLease,
     /// Its disk or its state machine stands still.
     Stalled,
+    /// The log lacks what this member confirmed.
+    LogLost,
     /// No terms are left.
     TermsExhausted,
 }
@@ -218,6 +241,7 @@ impl Dropped {
             Self::OtherJoinIndex { .. } => "other_join_index",
             Self::Malformed(_) => "malformed",
             Self::OldTerm { .. } => "old_term",
+            Self::ImplausibleTerm { .. } => "implausible_term",
             Self::LeaderAlive { .. } => "leader_alive",
             Self::Repeated { .. } => "repeated",
             Self::Unsolicited => "unsolicited",
@@ -225,6 +249,8 @@ impl Dropped {
             Self::SecondLeader { .. } => "second_leader",
             Self::CommitBeyondLog { .. } => "commit_beyond_log",
             Self::ContradictsCommitted { .. } => "contradicts_committed",
+            Self::PeerLostLog { .. } => "peer_lost_log",
+            Self::LogLost => "log_lost",
             Self::SnapshotNotNeeded => "snapshot_not_needed",
             Self::MayNotCampaign(_) => "may_not_campaign",
             Self::NothingPending => "nothing_pending",
@@ -275,6 +301,9 @@ impl fmt::Display for Dropped {
             Self::OldTerm { term, current } => {
                 write!(f, "old term {term}, current term is {current}")
             }
+            Self::ImplausibleTerm { from, term, current } => {
+                write!(f, "{from} names term {term}, too far above the current term {current}")
+            }
             Self::LeaderAlive { leader: Some(id) } => write!(f, "leader {id} was just heard"),
             Self::LeaderAlive { leader: None } => write!(f, "a leader may hold its lease"),
             Self::Repeated { from, request } => {
@@ -291,6 +320,10 @@ impl fmt::Display for Dropped {
             Self::ContradictsCommitted { index, commit } => {
                 write!(f, "contradicts entry {index}; the log is committed up to {commit}")
             }
+            Self::PeerLostLog { from, confirmed, last } => {
+                write!(f, "{from} had confirmed {confirmed}, but its log ends at {last}")
+            }
+            Self::LogLost => write!(f, "this log lacks what this member confirmed"),
             Self::SnapshotNotNeeded => write!(f, "snapshot not needed"),
             Self::MayNotCampaign(reason) => write!(f, "may not campaign: {reason}"),
             Self::NothingPending => write!(f, "nothing is pending"),
@@ -330,6 +363,7 @@ impl fmt::Display for CampaignBlocked {
             Self::SnapshotNotSaved => "a snapshot is not saved yet",
             Self::LeaderHoldsLease => "a leader may hold its lease",
             Self::Stalled => "its disk or state machine stands still",
+            Self::LogLost => "the log lacks what this member confirmed",
             Self::TermsExhausted => "no terms are left",
         })
     }

@@ -114,16 +114,11 @@ impl Raft {
     ) -> Result<Accepted, Dropped> {
         let (commit, last) = (heartbeat.commit, self.log.last().index);
         if commit > last {
-            // A correct leader sends only a commit index that this member is known to hold:
-            // the entries were lost. A new disk reports that, or an idle cluster would
-            // never notice.
-            // Shown by scenarios/identity_swapped_learner_starts_over.txt.
-            if self.config.incarnation != 0 {
-                self.reply_differs(from, EntryId::new(self.term, commit));
-            }
-            return Err(Dropped::CommitBeyondLog { commit, last });
+            // A correct leader sends only a commit index that this member is known to hold.
+            return Err(self.on_missing_entries(from, heartbeat));
         }
         self.commit_to(commit);
+        self.check_log_complete();
         let Heartbeat { round, sent_at, settled, .. } = heartbeat;
         self.on_leader_settled(from, settled);
         let reply = HeartbeatReply {
@@ -155,6 +150,10 @@ impl Raft {
                 progress.active = true;
                 self.on_matched(slot, index);
                 self.on_commit_known(from, commit);
+            }
+            AppendReply::Missing { confirmed, hint, sent_at } => {
+                self.on_peer_missing_entries(from, confirmed, hint, sent_at)?;
+                self.on_differs(slot, confirmed, hint);
             }
             AppendReply::Differs { prev, hint } => {
                 progress.active = true;
@@ -240,6 +239,10 @@ impl Raft {
         let clock = leader.clock;
         let Some(slot) = leader.slot(from) else { return Err(Dropped::UnknownSender { from }) };
         let peer = &mut leader.peers[slot];
+        if peer.lost.is_some_and(|lost| reply.sent_at > lost.sent_at && reply.sent_at <= clock) {
+            // It accepted a later heartbeat: it holds what it confirmed.
+            peer.lost = None;
+        }
         peer.progress.active = true;
         peer.replied_at = clock;
         (peer.applied, peer.stalled) = (reply.applied, reply.stalled);
@@ -271,6 +274,9 @@ impl Raft {
             if self.config.check_quorum && !self.check_quorum() {
                 self.become_follower(self.term, None);
                 return;
+            }
+            if self.config.check_quorum {
+                self.term_budget.on_quorum_heard();
             }
             self.on_transfer_timeout();
         }

@@ -178,7 +178,7 @@ impl Leader {
 
     /// What a quorum holds durably (thesis §3.6.2).
     pub(crate) fn quorum_matched(&self, membership: &Membership) -> Index {
-        membership.quorum(|id| self.peer(id).map_or(0, |peer| peer.progress.matched))
+        membership.quorum(|id| self.peer(id).map_or(0, Peer::counted_match))
     }
 
     /// A quorum has replied recently.

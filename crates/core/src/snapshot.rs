@@ -138,6 +138,8 @@ impl Raft {
         let silent = leader.clock.saturating_sub(2 * u64::from(self.config.election_ticks));
         let needs = leader.peers.iter().filter_map(|peer| match peer.progress.flow {
             Flow::Snapshot(index) => Some(index),
+            // It is not sent anything.
+            _ if peer.lost.is_some() => None,
             _ if peer.replied_at > silent || peer.id == self.config.id => {
                 Some(peer.progress.matched)
             }

@@ -62,6 +62,9 @@ pub struct Status {
     pub settled: Index,
     /// Which work of this member stands still.
     pub stalled: Stalled,
+    /// This member had confirmed the log up to here to its leader, and does not have it: its
+    /// disk was rolled back or restored. It does not vote.
+    pub lost: Option<Index>,
     /// Linearizable reads that wait at this leader.
     pub reads_waiting: usize,
     /// Ticks since the leader was heard, or since the last campaign.
@@ -123,6 +126,10 @@ pub struct PeerStatus {
     pub applied: Index,
     /// Which of its work stands still, as it last reported.
     pub stalled: Stalled,
+    /// It had confirmed the log up to here, and does not have it: its disk was rolled back or
+    /// restored. It counts no longer. Remove it, and add it again under a new id with an empty
+    /// disk.
+    pub lost: Option<Index>,
 }
 
 impl Raft {
@@ -168,6 +175,7 @@ impl Raft {
             goal: self.goal_status(),
             settled: self.reports.settled,
             stalled: self.stalled(),
+            lost: self.lost_log.map(|lost| lost.confirmed),
             reads_waiting: self.role.leader().map_or(0, |leader| leader.reads.waiting()),
             elapsed_ticks: self.timer.elapsed,
             timeout_ticks: self.timer.timeout,
@@ -253,6 +261,9 @@ impl fmt::Display for Status {
                 write!(f, " awaits=\"{awaited}\"")?;
             }
         }
+        if let Some(confirmed) = self.lost {
+            write!(f, " lost={confirmed}")?;
+        }
         if self.reads_waiting > 0 {
             write!(f, " reads={}", self.reads_waiting)?;
         }
@@ -276,6 +287,9 @@ impl fmt::Display for PeerStatus {
             Flow::Replicate => {}
             Flow::Probe => f.write_str(" probe")?,
             Flow::Snapshot(index) => write!(f, " snapshot={index}")?,
+        }
+        if self.lost.is_some() {
+            f.write_str(" lost")?;
         }
         if self.paused && !matches!(self.flow, Flow::Snapshot(_)) {
             f.write_str(" paused")?;

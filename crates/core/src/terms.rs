@@ -4,10 +4,75 @@
 //! Which member may start a term, and which one wins it, is defined in
 //! [`election`](crate::election).
 
+use crate::ids::NUMBER_MAX;
 use crate::role::Role;
-use crate::{AppendReply, Dropped, EntryId, MemberId, Message, Raft, RoleKind, Term, VoteReply};
+use crate::{
+    AppendReply, Dropped, EntryId, Envelope, MemberId, Message, Raft, RoleKind, Term, VoteReply,
+};
+
+/// How far messages may raise this member's term. A message only has to name a term to make
+/// its receiver enter it, so one message could use up all of them. No cluster reaches the
+/// budget by elections: docs/membership.md has the arithmetic.
+/// Shown by scenarios/hostile_term_jump_is_refused.txt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct TermBudget {
+    terms: u64,
+    /// A term was refused, and no leader with a quorum was heard since: this member may be
+    /// the one that is behind, so that its budget grows until it can follow.
+    refused: bool,
+}
+
+impl TermBudget {
+    /// As many terms as elections at every millisecond for 30 years.
+    const FULL: u64 = 1 << 40;
+    const PER_TICK: u64 = 1 << 24;
+    /// Steps of this size cost nothing, so that ordinary elections leave no trace here.
+    const FREE: u64 = 1 << 10;
+    /// The first term of an empty member, whose cluster may be of any age.
+    const FIRST: u64 = 1 << 60;
+
+    pub(crate) const fn new() -> Self {
+        Self { terms: Self::FULL, refused: false }
+    }
+
+    pub(crate) fn tick(&mut self) {
+        if self.terms < Self::FULL {
+            self.terms = (self.terms + Self::PER_TICK).min(Self::FULL);
+        } else if self.refused {
+            self.terms = (self.terms + Self::PER_TICK).min(NUMBER_MAX);
+        }
+    }
+
+    fn allows(&self, from: Term, to: Term) -> bool {
+        let limit = if from == 0 { Self::FIRST } else { self.terms.max(Self::FREE) };
+        to - from <= limit
+    }
+
+    fn spend(&mut self, terms: u64) {
+        if terms > Self::FREE {
+            self.terms = self.terms.saturating_sub(terms);
+        }
+    }
+
+    /// A quorum is in this member's term.
+    pub(crate) fn on_quorum_heard(&mut self) {
+        self.refused = false;
+        self.terms = self.terms.min(Self::FULL);
+    }
+}
 
 impl Raft {
+    /// Refuses a term that no cluster reaches by elections.
+    pub(crate) fn check_term(&mut self, envelope: &Envelope) -> Result<(), Dropped> {
+        let Envelope { from, term, message, .. } = envelope;
+        let (from, term, current) = (*from, *term, self.term);
+        if message.is_termless() || term <= current || self.term_budget.allows(current, term) {
+            return Ok(());
+        }
+        self.term_budget.refused = true;
+        Err(Dropped::ImplausibleTerm { from, term, current })
+    }
+
     /// A message has a newer term: this member adopts it, unless the message only asks
     /// about a possible election.
     pub(crate) fn on_newer_term(
@@ -109,6 +174,7 @@ impl Raft {
             self.become_follower(self.term, Some(from));
         }
         self.timer.reset();
+        self.term_budget.on_quorum_heard();
         self.informed_by_vote = false;
         self.holds_newer_log = false;
         self.timer.lease_guard = self.config.lease_guard_ticks();
@@ -119,6 +185,7 @@ impl Raft {
     /// Enters a term, or the same one again, without a known leader.
     pub(crate) fn enter_term(&mut self, term: Term) {
         if self.term != term {
+            self.term_budget.spend(term.saturating_sub(self.term));
             self.term = term;
             self.vote = None;
         }

@@ -9,7 +9,7 @@ use crate::{
     Envelope, Event, Identity, Index, Malformed, MemberId, Message, Raft, SnapshotMeta, Term,
 };
 
-use crate::ids::NUMBER_MAX;
+use crate::ids::{NUMBER_MAX, REQUEST_MAX};
 
 impl Raft {
     /// Rejects a message for another recipient or with impossible content.
@@ -49,6 +49,13 @@ impl Raft {
                 in_range(*hint)?;
                 in_range(EntryId::new(0, *prev))?;
             }
+            Message::AppendReply(AppendReply::Missing { confirmed, hint, .. }) => {
+                in_range(*hint)?;
+                in_range(EntryId::new(0, *confirmed))?;
+            }
+            Message::Propose(request, _) if request.0 >= REQUEST_MAX => {
+                return Err(Malformed::NumberTooLarge.into());
+            }
             _ => {}
         }
         Ok(())
@@ -70,14 +77,16 @@ impl Raft {
             return Ok(()); // A request may have been forwarded in its sender's name.
         }
         let last = self.log.last().index;
+        let clock = self.role.leader().map_or(0, |leader| leader.clock);
         if let Some(peer) = self.role.leader_mut().and_then(|leader| leader.peer_mut(from)) {
             let swapped = peer.incarnation != 0 && peer.incarnation != incarnation;
             peer.incarnation = incarnation;
             if swapped {
                 // The new disk does not have what the old one acknowledged.
-                let (learner, clock) = (peer.learner, peer.replied_at);
+                let (learner, replied_at) = (peer.learner, peer.replied_at);
                 let progress = Progress::new(last + 1, true, &self.config);
-                *peer = Peer { incarnation, ..Peer::new(from, learner, progress, clock) };
+                let new = Peer::new(from, learner, progress, clock);
+                *peer = Peer { incarnation, replied_at, ..new };
             }
         }
         Ok(())

@@ -71,6 +71,10 @@ impl<T: Table> Machine for Kv<T> {
         })))
     }
 
+    fn check_snapshot(chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
+        SnapshotDecoder::check(chunks).map_err(install_error)
+    }
+
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         Self::install(self, chunks).map_err(install_error)
     }
@@ -260,6 +264,10 @@ impl<T: Table> Machine for SharedKv<T> {
 
     fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
         Machine::snapshot(&*self.read())
+    }
+
+    fn check_snapshot(chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
+        SnapshotDecoder::check(chunks).map_err(install_error)
     }
 
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {

@@ -218,6 +218,21 @@ enum DecodedChunk {
 }
 
 impl SnapshotDecoder {
+    /// Whether these are the chunks of a complete snapshot. Keeps the index of the keys in
+    /// memory while it runs, not the values.
+    #[cfg(feature = "machine")]
+    pub(crate) fn check(chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), KvSnapshotError> {
+        let mut decoder = Self::default();
+        for chunk in chunks {
+            match decoder.decode(chunk) {
+                Some(DecodedChunk::Rows(_)) => {}
+                Some(DecodedChunk::End) => return Ok(()),
+                None => return Err(KvSnapshotError::Bad),
+            }
+        }
+        Err(KvSnapshotError::Bad)
+    }
+
     fn decode(&mut self, mut chunk: Bytes) -> Option<DecodedChunk> {
         let checksum = chunk.try_get_u32_le().ok()?;
         if crc32c::crc32c(&chunk) != checksum {

@@ -90,6 +90,15 @@ pub enum CommandOutcome {
     /// It was logged and did not run: this member is not in the membership, or the
     /// membership knows it by another disk.
     NotMember,
+    /// It was logged and will never run: the log has a command in this member's name with
+    /// later numbers, which this member did not propose. Later commands need numbers of a
+    /// start after this one.
+    Superseded {
+        /// The newest start of this member that the log has.
+        start: u64,
+    },
+    /// It was logged and did not run: its numbers are not plausible.
+    Implausible,
 }
 
 /// A machine, with everything that is needed to run a log on it.
@@ -267,7 +276,11 @@ impl<M: Machine> Applier<M> {
                 let reply = ran.map_err(|error| MachineFailed::new(index, error))?;
                 own.then_some((id.sequence, CommandOutcome::Ran { index, reply }))
             }
-            DedupDecision::Repeated => None,
+            // A copy of a command that has run has no open request.
+            DedupDecision::Repeated { start } => {
+                own.then_some((id.sequence, CommandOutcome::Superseded { start }))
+            }
+            DedupDecision::Implausible => own.then_some((id.sequence, CommandOutcome::Implausible)),
             DedupDecision::NotMember => own.then_some((id.sequence, CommandOutcome::NotMember)),
         })
     }
@@ -291,7 +304,8 @@ impl<M: Machine> Applier<M> {
 
     fn is_own(&self, id: CommandId) -> bool {
         let OwnCommands { member, incarnation, start } = self.own;
-        (id.member, id.incarnation, id.start) == (member, incarnation, start)
+        // After a forged command this member continues with the numbers of later starts.
+        (id.member, id.incarnation) == (member, incarnation) && id.start >= start
     }
 
     /// Runs a query on the machine as it is now. No query is a barrier: the machine is not
@@ -387,7 +401,38 @@ impl<M: Machine> Applier<M> {
         let dedup = self.dedup.clone();
         Ok(MachineJobDone::Installed { meta: meta.clone(), dedup, version })
     }
+
+    /// Whether [`Applier::install`] would accept these bytes, as far as the machine can tell.
+    /// Nothing is changed.
+    #[cfg(feature = "runtime")]
+    pub(crate) fn check_snapshot(
+        meta: &SnapshotMeta,
+        pieces: &mut dyn Iterator<Item = Bytes>,
+    ) -> Result<(), SnapshotInstallError> {
+        let mut chunks = Unframed { pieces, rest: BytesMut::new() };
+        let expected = meta.id.index;
+        let Some(head) = chunks.next() else {
+            let is_first = expected <= 1 && chunks.rest.is_empty();
+            return if is_first { Ok(()) } else { Err(SnapshotInstallError::Incomplete) };
+        };
+        let head = decode_head(head).ok_or(SnapshotInstallError::Incomplete)?;
+        let captured = head.applied;
+        if captured != expected {
+            return Err(SnapshotInstallError::OtherIndex { captured, expected });
+        }
+        let checked = M::check_snapshot(&mut chunks);
+        checked.map_err(|why| SnapshotInstallError::Machine(why.into()))?;
+        if chunks.next().is_some() || !chunks.rest.is_empty() {
+            return Err(SnapshotInstallError::Incomplete);
+        }
+        Ok(())
+    }
 }
+
+/// Checks the bytes of a snapshot, in pieces of any size.
+#[cfg(feature = "runtime")]
+pub(crate) type SnapshotCheck =
+    fn(&SnapshotMeta, &mut dyn Iterator<Item = Bytes>) -> Result<(), SnapshotInstallError>;
 
 /// Why a snapshot cannot be installed. The member cannot continue without it.
 #[derive(Clone, Debug)]
@@ -487,7 +532,11 @@ impl<I: Iterator<Item = Bytes>> Iterator for Unframed<I> {
     fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(length) = self.rest.first_chunk::<4>() {
-                let end = 4 + u32::from_le_bytes(*length) as usize;
+                let length = u32::from_le_bytes(*length) as usize;
+                if length > CHUNK_BYTES_MAX {
+                    return None; // Not a snapshot: the rest tells the caller.
+                }
+                let end = 4 + length;
                 if self.rest.len() >= end {
                     let mut chunk = self.rest.split_to(end).freeze();
                     chunk.advance(4);

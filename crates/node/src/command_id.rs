@@ -270,8 +270,13 @@ struct ExecutedCommands {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DedupDecision {
     Run,
-    /// It has run, or is so old that this is not known; no caller waits for it.
-    Repeated,
+    /// It has run, or is so old that this is not known; the newest start of its member that
+    /// is recorded.
+    Repeated {
+        start: u64,
+    },
+    /// Its numbers are beyond what the member can have reached since its last command.
+    Implausible,
     /// Its proposer is not a member, or the membership knows it by another disk.
     NotMember,
 }
@@ -280,6 +285,14 @@ impl CommandDedup {
     /// Sequence numbers that are recorded one by one. A command that is this far behind the
     /// newest one of its member counts as run: its member has ended the request long ago.
     pub const WINDOW: usize = 1 << 16;
+
+    /// Starts of a member between two of its commands, and starts before its first one. More
+    /// than this are not plausible: a command that claims them would make all later commands
+    /// of its member look old.
+    const STARTS_MAX: u64 = 1 << 32;
+
+    /// No sequence number reaches this.
+    const SEQUENCE_MAX: u64 = 1 << 62;
 
     /// Decides whether a command runs, and records it if so.
     pub(crate) fn admit(&mut self, id: CommandId, membership: &Membership) -> DedupDecision {
@@ -290,16 +303,25 @@ impl CommandDedup {
         if known.is_some_and(|known| known != id.incarnation) {
             return DedupDecision::NotMember;
         }
-        let executed = self.disks.entry((id.member, id.incarnation)).or_default();
+        let key = (id.member, id.incarnation);
+        let newest_start = self.disks.get(&key).map_or(0, |executed| executed.start);
+        if id.start > newest_start.saturating_add(Self::STARTS_MAX)
+            || id.sequence >= Self::SEQUENCE_MAX
+        {
+            return DedupDecision::Implausible;
+        }
+        let executed = self.disks.entry(key).or_default();
+        let start = executed.start.max(id.start);
         if executed.start > id.start {
-            return DedupDecision::Repeated;
+            return DedupDecision::Repeated { start };
         }
         if executed.start < id.start {
             *executed = ExecutedCommands { start: id.start, ..ExecutedCommands::default() };
         }
         executed.raise_floor(id.open_from.saturating_sub(1));
         // Without this a command that was sent twice runs twice.
-        if executed.note(id.sequence) { DedupDecision::Run } else { DedupDecision::Repeated }
+        let is_new = executed.note(id.sequence);
+        if is_new { DedupDecision::Run } else { DedupDecision::Repeated { start } }
     }
 
     /// Whether this command has run, as far as is recorded.
@@ -420,7 +442,7 @@ mod tests {
         }
         assert!(!dedup.has_run(id(4)));
         for number in [1, 2, 3, 5] {
-            assert_eq!(dedup.admit(id(number), &members()), DedupDecision::Repeated);
+            assert_eq!(dedup.admit(id(number), &members()), DedupDecision::Repeated { start: 2 });
         }
         assert_eq!(dedup.admit(id(4), &members()), DedupDecision::Run);
         assert_eq!(dedup.disks[&(MemberId(1), 7)].floor, 5);
@@ -431,7 +453,7 @@ mod tests {
         let mut dedup = CommandDedup::default();
         let later = CommandId { open_from: 4, ..id(6) };
         assert_eq!(dedup.admit(later, &members()), DedupDecision::Run);
-        assert_eq!(dedup.admit(id(3), &members()), DedupDecision::Repeated);
+        assert_eq!(dedup.admit(id(3), &members()), DedupDecision::Repeated { start: 2 });
         assert_eq!(dedup.admit(id(4), &members()), DedupDecision::Run);
         assert_eq!(dedup.admit(id(5), &members()), DedupDecision::Run);
         let executed = &dedup.disks[&(MemberId(1), 7)];
@@ -444,7 +466,24 @@ mod tests {
         dedup.admit(id(9), &members());
         let again = CommandId { start: 3, ..id(9) };
         assert_eq!(dedup.admit(again, &members()), DedupDecision::Run);
-        assert_eq!(dedup.admit(id(10), &members()), DedupDecision::Repeated);
+        assert_eq!(dedup.admit(id(10), &members()), DedupDecision::Repeated { start: 3 });
+    }
+
+    #[test]
+    fn implausible_numbers_leave_no_state() {
+        let mut dedup = CommandDedup::default();
+        assert_eq!(dedup.admit(id(1), &members()), DedupDecision::Run);
+        let before = dedup.clone();
+        for start in [u64::MAX, 3 + CommandDedup::STARTS_MAX] {
+            let forged = CommandId { start, ..id(1) };
+            assert_eq!(dedup.admit(forged, &members()), DedupDecision::Implausible);
+        }
+        for sequence in [u64::MAX, CommandDedup::SEQUENCE_MAX] {
+            let forged = CommandId { open_from: sequence, ..id(sequence) };
+            assert_eq!(dedup.admit(forged, &members()), DedupDecision::Implausible);
+        }
+        assert_eq!(dedup, before);
+        assert_eq!(dedup.admit(id(2), &members()), DedupDecision::Run);
     }
 
     #[test]
@@ -465,7 +504,7 @@ mod tests {
             dedup.admit(id(2 + 2 * number), &members());
         }
         assert!(dedup.disks[&(MemberId(1), 7)].above.len() <= CommandDedup::WINDOW);
-        assert_eq!(dedup.admit(id(1), &members()), DedupDecision::Repeated);
+        assert_eq!(dedup.admit(id(1), &members()), DedupDecision::Repeated { start: 2 });
     }
 
     #[test]

@@ -124,6 +124,10 @@ impl Machine for MemoryKv {
         })))
     }
 
+    fn check_snapshot(chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
+        Self::default().install(chunks)
+    }
+
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         let mut map = BTreeMap::new();
         for mut chunk in chunks {

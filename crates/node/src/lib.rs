@@ -168,7 +168,7 @@ pub mod storage {
 
     #[cfg(feature = "runtime")]
     pub use crate::runtime::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};
-    pub use quorate_storage::{FileDisk, StoreConfig, StoreIdentity};
+    pub use quorate_storage::{FileDisk, MovedDirectory, StoreConfig, StoreIdentity};
 }
 
 #[cfg(feature = "runtime")]

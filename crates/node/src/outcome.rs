@@ -104,6 +104,9 @@ pub enum RequestRefused {
     SnapshotFailed,
     /// This member is not in the cluster. Use another member.
     NotMember,
+    /// The log has a command in this member's name that this member did not propose, with
+    /// later numbers. Retry: the next attempt has numbers after those.
+    Superseded,
     /// A newer leader put another entry in its place.
     Overwritten {
         /// The committed entry at that index.
@@ -190,6 +193,7 @@ impl RequestRefused {
             | Self::NoLeader
             | Self::ReadTimedOut
             | Self::TooManyRequests { .. }
+            | Self::Superseded
             | Self::Overwritten { .. }
             | Self::TransferAborted
             | Self::Downgrade(DowngradeRefusal::Changed) => true,
@@ -259,6 +263,9 @@ impl fmt::Display for RequestRefused {
             }
             Self::SnapshotFailed => write!(f, "the snapshot could not be written"),
             Self::NotMember => write!(f, "this member is not in the cluster"),
+            Self::Superseded => {
+                write!(f, "a command in this member's name has later numbers; retry")
+            }
             Self::Overwritten { by } => write!(f, "a newer leader logged {by} in its place"),
             Self::TransferAborted => write!(f, "the leadership transfer was aborted"),
             Self::Downgrade(refusal) => write!(f, "{refusal}"),

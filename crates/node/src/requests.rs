@@ -231,6 +231,14 @@ impl Driver {
         let outcome = match outcome {
             CommandOutcome::Ran { index, reply } => Ok(RequestReply::Ran { index, reply }),
             CommandOutcome::NotMember => Err(RequestRefused::NotMember.into()),
+            CommandOutcome::Superseded { start } => {
+                if self.requests.get_mut(token).is_none() {
+                    return; // A copy of a command that ran.
+                }
+                self.own.start = self.own.start.max(start.saturating_add(1));
+                Err(RequestRefused::Superseded.into())
+            }
+            CommandOutcome::Implausible => Err(RequestRefused::Superseded.into()),
         };
         self.finish(token, outcome);
     }
@@ -261,10 +269,11 @@ impl Driver {
         let _ = self.step(Input::Applied(meta.id.index));
         let sent = |open: &OpenRequest| open.stage != RequestStage::Waiting;
         for token in self.requests.tokens(sent) {
-            let command_id = CommandId { sequence: token.0, ..self.own };
             let Some(open) = self.requests.get_mut(token) else { continue };
+            let has_run =
+                |logged| CommandId::split_from(logged).is_some_and(|(id, _)| dedup.has_run(id));
             match (&open.body, open.stage) {
-                (RequestBody::Command(_), _) if dedup.has_run(command_id) => {
+                (RequestBody::Command(logged), _) if has_run(logged) => {
                     self.finish(token, Err(OutcomeUnknown::ReplyLost.into()));
                 }
                 (RequestBody::Change(..), RequestStage::Logged(id))

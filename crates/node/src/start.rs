@@ -214,7 +214,10 @@ impl fmt::Display for StartError {
         match self {
             Self::Open(why) => write!(f, "{why}"),
             Self::Read(why) => write!(f, "{why}"),
-            Self::Install { id, why } => write!(f, "snapshot {id}: {why}"),
+            Self::Install { id, why } => {
+                write!(f, "snapshot {id}: {why}; if this version wrote it, remove the member, ")?;
+                write!(f, "and add it again under a new id with an empty directory")
+            }
             Self::Boot(why) => write!(f, "{why}"),
             Self::Machine(why) => write!(f, "{why}"),
             Self::Create(why) => write!(f, "{why}"),

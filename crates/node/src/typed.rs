@@ -162,12 +162,23 @@ impl<M: TypedMachine> Machine for Typed<M> {
         })))
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
-        let mut bytes = BytesMut::new();
-        chunks.for_each(|chunk| bytes.extend_from_slice(&chunk));
-        self.0.install(decode(&bytes).map_err(|_| BadSnapshot)?);
+    fn check_snapshot(chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
+        decode_snapshot::<M>(chunks)?;
         Ok(())
     }
+
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
+        self.0.install(decode_snapshot::<M>(chunks)?);
+        Ok(())
+    }
+}
+
+fn decode_snapshot<M: TypedMachine>(
+    chunks: &mut dyn Iterator<Item = Bytes>,
+) -> Result<M::Snapshot, BadSnapshot> {
+    let mut bytes = BytesMut::new();
+    chunks.for_each(|chunk| bytes.extend_from_slice(&chunk));
+    decode(&bytes).map_err(|_| BadSnapshot)
 }
 
 const CHUNK_BYTES: usize = 1 << 20;

@@ -144,6 +144,8 @@ async fn readyz(
         ("linearizable_read", read),
         ("non_learner", !context.is_learner()),
         ("not_stopping", !context.is_leaving()),
+        // A member whose disk was rolled back does not vote, and needs an operator.
+        ("log_complete", context.node.metrics().log_lost == 0),
     ];
     check_response(&only, &query, &checks)
 }

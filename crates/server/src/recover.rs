@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use quorate::driver::{Applier, MemberStartup, StartError, StartedMember, seed, start};
 use quorate::membership::ChangeRefusal;
-use quorate::storage::{FileDisk, StoreConfig};
+use quorate::storage::{FileDisk, MovedDirectory, StoreConfig};
 use quorate::{DriverOptions, MachineFailed, MemberId, MemberSet, Membership};
 use quorate_kv::{Kv, KvSnapshotError, MemoryTable, SUPPORTED_VERSIONS, TableError};
 use quorate_storage::{CreateError, OpenError, Store, StoreError, StoreIdentity};
@@ -287,7 +287,8 @@ fn replay(disk: FileDisk, old: StoreIdentity) -> Result<Replayed, RecoverError> 
         cluster: old.cluster,
         config,
         options: DriverOptions::default(),
-        store: StoreConfig::default(),
+        // A copy is as good: the new cluster has other members.
+        store: StoreConfig::new().moved(MovedDirectory::Ignore),
         first: None,
         versions: SUPPORTED_VERSIONS,
     };

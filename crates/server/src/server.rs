@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate::storage::{FileDisk, StoreConfig};
+use quorate::storage::{FileDisk, MovedDirectory, StoreConfig};
 use quorate::transport::RejectReason;
 use quorate::{DirectoryStorage, Node, NodeError, StopReason, TcpConfig, TcpTransport};
 use quorate_kv::{SUPPORTED_VERSIONS, TableError};
@@ -134,7 +134,11 @@ impl RunningServer {
         node_config.observer = Arc::clone(&metrics) as Arc<dyn quorate::metrics::NodeObserver>;
         let cluster_id = node_config.cluster;
         let disk = FileDisk::open(store_directory(&config)).map_err(ServerError::System)?;
-        let storage = DirectoryStorage::with_disk(disk, StoreConfig::default());
+        let moved = match config.allow_moved_data_dir {
+            true => MovedDirectory::Accept,
+            false => MovedDirectory::Refuse,
+        };
+        let storage = DirectoryStorage::with_disk(disk, StoreConfig::new().moved(moved));
         let store = SharedStore::new(open_table(&config).await?);
         // No request of a client delays a heartbeat.
         node_config.own_threads = true;
@@ -360,6 +364,7 @@ async fn bind_peers(
     };
     let mut tcp = TcpConfig::new(*first);
     tcp.listen_also = others.to_vec();
+    tcp.buffered_bytes_max = config.max_peer_buffered_bytes;
     tcp.resolve_address = Arc::new(address_of);
     let metrics = Arc::clone(metrics);
     tcp.on_round_trip = Arc::new(move |address, duration| metrics.on_round_trip(address, duration));

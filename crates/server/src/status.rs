@@ -325,7 +325,9 @@ fn refused(error: &RequestRefused) -> (Code, String) {
         RequestRefused::ReadTimedOut => (Code::Unavailable, TIMED_OUT),
         RequestRefused::TooManyRequests { .. } => (Code::ResourceExhausted, TOO_MANY_REQUESTS),
         RequestRefused::TooLarge { .. } => (Code::InvalidArgument, TOO_LARGE),
-        RequestRefused::Overwritten { .. } => (Code::Unavailable, LEADER_CHANGED),
+        RequestRefused::Overwritten { .. } | RequestRefused::Superseded => {
+            (Code::Unavailable, LEADER_CHANGED)
+        }
         RequestRefused::TransferAborted => (Code::Unknown, TIMED_OUT_TRANSFER),
         // A removed member no longer serves requests.
         RequestRefused::NotMember

@@ -8,6 +8,8 @@
 use std::fmt;
 use std::io;
 
+use crate::place::FilePlace;
+
 /// A flat directory of named files. One process at a time holds its lock.
 pub trait Disk {
     /// An open file. It stays readable after its name was removed.
@@ -53,6 +55,12 @@ pub trait Disk {
 
     /// Makes created, renamed and removed names durable.
     fn sync_dir(&mut self) -> io::Result<()>;
+
+    /// What tells this file from a copy of it; none if there is no such file, or if the disk
+    /// cannot tell. Then copies of a directory are not noticed.
+    fn place(&mut self, _name: &str) -> io::Result<Option<FilePlace>> {
+        Ok(None)
+    }
 }
 
 /// A borrowed disk: the caller keeps it if the store cannot be opened.
@@ -105,5 +113,9 @@ impl<D: Disk> Disk for &mut D {
 
     fn sync_dir(&mut self) -> io::Result<()> {
         (**self).sync_dir()
+    }
+
+    fn place(&mut self, name: &str) -> io::Result<Option<FilePlace>> {
+        (**self).place(name)
     }
 }

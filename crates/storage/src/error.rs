@@ -318,6 +318,9 @@ pub enum OpenError {
         /// Its format version.
         found: u32,
     },
+    /// The directory was copied or restored since a member ran on it. What the member has
+    /// promised since may be missing. See [`MovedDirectory`](crate::MovedDirectory).
+    Moved,
     /// Durable data is damaged. Remove the member and add it again with an empty directory:
     /// it must not vote with incomplete data.
     Corrupt(Corruption),
@@ -350,6 +353,13 @@ impl fmt::Display for OpenError {
             Self::Failed(why) => write!(f, "{why}"),
             Self::Locked => write!(f, "directory is locked by another process"),
             Self::NotCreated => write!(f, "directory holds no store"),
+            Self::Moved => write!(
+                f,
+                "directory was copied or restored since the member last ran: if it is older than \
+                 what the member has confirmed to others, acknowledged writes may be lost. Remove \
+                 the member and add it again with an empty directory. Only if the member was \
+                 stopped before the copy was made, and no other copy of it will run, allow it once"
+            ),
             Self::OtherCluster { found, expected } => {
                 write!(f, "directory belongs to cluster {found:016x}, expected {expected:016x}")
             }

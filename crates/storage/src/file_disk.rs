@@ -7,12 +7,14 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
 use rustix::io::Errno;
 
 use crate::Disk;
 use crate::names::FileName;
+use crate::place::FilePlace;
 
 /// A directory with mode 0700 and files with mode 0600. Clones are handles to the same
 /// directory.
@@ -133,6 +135,17 @@ impl Disk for FileDisk {
 
     fn sync_dir(&mut self) -> io::Result<()> {
         self.dir.sync_all()
+    }
+
+    fn place(&mut self, name: &str) -> io::Result<Option<FilePlace>> {
+        let metadata = match self.path.join(name).symlink_metadata() {
+            Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
+            metadata => metadata?,
+        };
+        // Not every file system knows it.
+        let created = metadata.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        let created = created.map_or(0, |at| u64::try_from(at.as_nanos()).unwrap_or(0));
+        Ok(Some(FilePlace { inode: metadata.ino(), created }))
     }
 }
 

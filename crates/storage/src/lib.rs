@@ -57,6 +57,7 @@ mod file_disk;
 #[doc(hidden)]
 pub mod fuzzing;
 mod names;
+mod place;
 mod recover;
 mod snapshots;
 mod store;
@@ -71,6 +72,7 @@ pub use error::{
 };
 pub use file_disk::FileDisk;
 pub use names::FileName;
+pub use place::{FilePlace, MovedDirectory};
 pub use snapshots::{CHUNK_BYTES_MAX, SealedSnapshot, SnapshotReader, SnapshotWriter};
 pub use store::{OpenedStore, Store, StoreConfig, StoreIdentity, StoreOwner};
 

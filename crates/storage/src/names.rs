@@ -10,6 +10,8 @@ use quorate_core::EntryId;
 pub enum FileName {
     /// Locked by the process that uses the directory.
     Lock,
+    /// Where the directory is, to notice that it was copied.
+    Place,
     /// The position up to which the log is known to be durable.
     SyncMark,
     /// A segment of the log, by number.
@@ -31,6 +33,7 @@ impl FileName {
     pub(crate) fn parse(name: &str) -> Option<Self> {
         let parsed = match name {
             "lock" => Self::Lock,
+            "place" => Self::Place,
             "synced" => Self::SyncMark,
             "wal-new" => Self::NewSegment,
             "wal-spare" => Self::SpareSegment,
@@ -62,6 +65,7 @@ impl fmt::Display for FileName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Lock => f.write_str("lock"),
+            Self::Place => f.write_str("place"),
             Self::SyncMark => f.write_str("synced"),
             Self::Segment(number) => write!(f, "wal-{number:020}"),
             Self::NewSegment => f.write_str("wal-new"),
@@ -81,6 +85,7 @@ mod tests {
     fn names_round_trip_and_other_names_are_refused() {
         let names = [
             FileName::Lock,
+            FileName::Place,
             FileName::SyncMark,
             FileName::Segment(7),
             FileName::Segment(u64::MAX),

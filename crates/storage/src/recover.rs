@@ -254,7 +254,8 @@ impl LogReplay {
 }
 
 /// The newest snapshot whose entry is in the log. Others were received and never installed, or
-/// captured after entries that the log lost.
+/// captured after entries that the log lost. If it is damaged, an older one takes its place as
+/// long as the log still reaches back to it: then nothing is lost.
 fn choose_snapshot<D: Disk>(
     disk: &mut D,
     listing: &DirectoryListing,
@@ -262,7 +263,15 @@ fn choose_snapshot<D: Disk>(
     identity: StoreIdentity,
 ) -> Result<SnapshotMeta, OpenError> {
     let held = listing.snapshots.iter().filter(|id| replay.log.holds(**id));
-    let Some(id) = held.max_by_key(|id| id.index) else {
+    let mut held: Vec<EntryId> = held.copied().collect();
+    held.sort_unstable_by_key(|id| id.index);
+    while let [.., _, newest] = held[..] {
+        match verify_snapshot(disk, newest, identity.cluster) {
+            Err(OpenSnapshotError::Unreadable(ReadError::Corrupt(_))) => held.pop(),
+            _ => break,
+        };
+    }
+    let Some(id) = held.last() else {
         let base = replay.log.base();
         if base == EntryId::ZERO {
             return Ok(SnapshotMeta::default());
@@ -277,6 +286,17 @@ fn choose_snapshot<D: Disk>(
             Err(OpenError::UnsupportedVersion { file: FileName::Snapshot(*id), found })
         }
     }
+}
+
+/// Reads all of a snapshot.
+fn verify_snapshot<D: Disk>(
+    disk: &mut D,
+    id: EntryId,
+    cluster: u64,
+) -> Result<(), OpenSnapshotError> {
+    let mut reader = SnapshotReader::open(disk, id, cluster)?;
+    while reader.next_chunk(disk)?.is_some() {}
+    Ok(())
 }
 
 fn boot<D: Disk>(

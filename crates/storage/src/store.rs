@@ -16,6 +16,7 @@ use crate::error::{
     Corruption, CorruptionKind, CreateError, DiskFailure, DiskOperation, OpenError, StoreError,
 };
 use crate::names::FileName;
+use crate::place::{self, MovedDirectory};
 use crate::recover::{DirectoryListing, RecoveredLog, read_identity, recover};
 use crate::snapshots::{OpenSnapshotError, SealedSnapshot, SnapshotReader, SnapshotWriter};
 use crate::wal::segment::{HEAD_BYTES, SegmentHead, SegmentStart};
@@ -95,12 +96,15 @@ pub struct StoreConfig {
     pub segment_bytes: u64,
     /// The size of the end of the log that is loaded into memory at startup.
     pub tail_bytes_max: u64,
+    /// What to do with a directory that was copied or restored.
+    pub moved: MovedDirectory,
 }
 
 impl StoreConfig {
     /// The defaults: segments of 64 MiB, a tail of 16 MiB.
     pub const fn new() -> Self {
-        Self { segment_bytes: 64 << 20, tail_bytes_max: 16 << 20 }
+        let moved = MovedDirectory::Refuse;
+        Self { segment_bytes: 64 << 20, tail_bytes_max: 16 << 20, moved }
     }
 
     /// Sets [`Self::segment_bytes`].
@@ -113,6 +117,12 @@ impl StoreConfig {
     #[must_use]
     pub const fn tail_bytes_max(self, tail_bytes_max: u64) -> Self {
         Self { tail_bytes_max, ..self }
+    }
+
+    /// Sets [`Self::moved`].
+    #[must_use]
+    pub const fn moved(self, moved: MovedDirectory) -> Self {
+        Self { moved, ..self }
     }
 }
 
@@ -184,6 +194,7 @@ impl<D: Disk> Store<D> {
         if let Some(file) = used.or(listing.has_mark.then_some(FileName::SyncMark)) {
             return Err(CreateError::InUse { file });
         }
+        place::record(disk)?;
         if meta.id != EntryId::ZERO {
             let name = FileName::NewSnapshot(0);
             let mut writer = SnapshotWriter::create(disk, name, identity.cluster, meta.clone())?;
@@ -237,6 +248,7 @@ impl<D: Disk> Store<D> {
         config: &StoreConfig,
     ) -> Result<OpenedStore<D>, OpenError> {
         lock(&mut disk)?.map_err(|Locked| OpenError::Locked)?;
+        place::check(&mut disk, config.moved)?;
         let RecoveredLog { wal, boot } = recover(&mut disk, expected, config)?;
         let (identity, boots) = (wal.identity, wal.boots);
         let snapshot = Some(boot.snapshot.id).filter(|id| *id != EntryId::ZERO);

@@ -12,8 +12,8 @@ use quorate_core::{
     Boot, Entry, EntryId, HardState, MemberId, Membership, Save, SaveId, SnapshotMeta,
 };
 use quorate_storage::{
-    CreateError, Disk, FileDisk, FileName, OpenError, OpenedStore, Store, StoreConfig, StoreError,
-    StoreIdentity, StoreOwner,
+    CreateError, Disk, FileDisk, FileName, MovedDirectory, OpenError, OpenedStore, Store,
+    StoreConfig, StoreError, StoreIdentity, StoreOwner,
 };
 
 const IDENTITY: StoreIdentity =
@@ -224,6 +224,76 @@ fn restarts_do_not_accumulate_files() {
         assert_eq!(boots, boot);
         disk = store.into_disk();
     }
-    // The lock, the sync mark, the snapshot and one segment.
-    assert_eq!(disk.list().unwrap().len(), 4, "{:?}", disk.list().unwrap());
+    // The lock, the place, the sync mark, the snapshot and one segment.
+    assert_eq!(disk.list().unwrap().len(), 5, "{:?}", disk.list().unwrap());
+}
+
+fn copy(from: &Path, to: &Path) -> FileDisk {
+    let disk = FileDisk::open(to).unwrap();
+    for file in fs::read_dir(from).unwrap() {
+        let file = file.unwrap();
+        fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
+    disk
+}
+
+#[test]
+fn a_copied_directory_is_refused_and_a_renamed_one_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, other) = (dir.path().join("data"), dir.path().join("other"));
+    drop(Store::open(created(&path), OWNER, &CONFIG).unwrap());
+    fs::rename(&path, &other).unwrap();
+    drop(Store::open(FileDisk::open(&other).unwrap(), OWNER, &CONFIG).unwrap());
+
+    let open = |disk, moved| Store::open(disk, OWNER, &CONFIG.moved(moved)).map(|_| ());
+    drop(copy(&other, &path));
+    let again = || FileDisk::open(&path).unwrap();
+    let before = fs::read_dir(&path).unwrap().count();
+    assert_eq!(open(again(), MovedDirectory::Refuse), Err(OpenError::Moved));
+    assert_eq!(fs::read_dir(&path).unwrap().count(), before, "nothing was changed");
+    // A tool that reads it does not make it the original.
+    assert_eq!(open(again(), MovedDirectory::Ignore), Ok(()));
+    assert_eq!(open(again(), MovedDirectory::Refuse), Err(OpenError::Moved));
+    assert_eq!(open(again(), MovedDirectory::Accept), Ok(()));
+    assert_eq!(open(again(), MovedDirectory::Refuse), Ok(()));
+}
+
+#[test]
+fn a_directory_without_a_recorded_place_gets_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data");
+    drop(Store::open(created(&path), OWNER, &CONFIG).unwrap());
+    let open = |path: &Path| Store::open(FileDisk::open(path).unwrap(), OWNER, &CONFIG).map(|_| ());
+    // As after an upgrade, and after a crash during the first start.
+    fs::remove_file(path.join("place")).unwrap();
+    assert_eq!(open(&path), Ok(()));
+    fs::write(path.join("place"), b"qrt").unwrap();
+    assert_eq!(open(&path), Ok(()));
+    drop(copy(&path, &dir.path().join("copy")));
+    assert_eq!(open(&dir.path().join("copy")), Err(OpenError::Moved));
+}
+
+#[test]
+fn a_damaged_newest_snapshot_is_replaced_by_an_older_one_that_the_log_reaches() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data");
+    let OpenedStore { mut store, .. } = Store::open(created(&path), OWNER, &CONFIG).unwrap();
+    store.write(&save(2, 2, &[b"a", b"b"])).unwrap();
+    store.sync().unwrap();
+    let meta = SnapshotMeta { id: EntryId::new(2, 3), ..first_boot().snapshot };
+    let mut writer = store.begin_snapshot(meta).unwrap();
+    store.append_snapshot(&mut writer, &[7; 1000]).unwrap();
+    store.finish_snapshot(writer).unwrap();
+    // A crash before the log is trimmed: both snapshots are there.
+    drop(store.into_disk());
+    let newest = path.join(FileName::Snapshot(EntryId::new(2, 3)).to_string());
+    let mut bytes = fs::read(&newest).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&newest, bytes).unwrap();
+
+    let opened = Store::open(FileDisk::open(&path).unwrap(), OWNER, &CONFIG).unwrap();
+    assert_eq!(opened.boot.snapshot.id, EntryId::new(1, 1));
+    assert_eq!(opened.boot.tail.last().unwrap().id, EntryId::new(2, 3));
+    assert!(!newest.exists());
 }

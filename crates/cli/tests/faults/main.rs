@@ -20,6 +20,7 @@ mod leases;
 mod linearizable;
 mod network;
 mod partitions;
+mod restored;
 mod watches;
 mod wiped;
 mod workload;

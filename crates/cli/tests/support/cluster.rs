@@ -1,6 +1,6 @@
 //! Numbered servers of one cluster.
 
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
 use super::server::{TestServer, start_all};
 use super::{TestDirectory, TestProcess};
@@ -15,6 +15,12 @@ impl Deref for TestCluster {
 
     fn deref(&self) -> &[TestServer] {
         &self.servers
+    }
+}
+
+impl DerefMut for TestCluster {
+    fn deref_mut(&mut self) -> &mut [TestServer] {
+        &mut self.servers
     }
 }
 

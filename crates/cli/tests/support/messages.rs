@@ -15,6 +15,12 @@ pub(crate) const IDENTITY_REJECTED: &str =
     "identity rejected: remove this member and add it again under a new id";
 /// In the log of a member that starts with a new disk under an old id.
 pub(crate) const OTHER_DISK: &str = "has already been bootstrapped on another disk";
+/// In the log of a member whose data directory was copied.
+pub(crate) const COPIED: &str = "directory was copied or restored since the member last ran";
+/// In the status of a member whose log lacks what it confirmed.
+pub(crate) const LOST_LOG: &str = "the log lacks what this member confirmed";
+/// In the status of its leader.
+pub(crate) const PEER_LOST_LOG: &str = "lacks what it confirmed";
 /// Refusal of a change while a goal is in progress.
 pub(crate) const GOAL_IN_PROGRESS: &str = "a goal is in progress";
 /// Refusal of a cancel without a change.

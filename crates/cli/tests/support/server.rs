@@ -18,6 +18,8 @@ pub(crate) struct TestServer {
     pub(crate) data_dir: PathBuf,
     pub(crate) log: PathBuf,
     pub(crate) token: String,
+    /// Further flags.
+    pub(crate) extra_flags: Vec<String>,
     /// The network namespace in which it runs, if not in that of the test.
     pub(crate) namespace: Option<String>,
     /// Environment variables of its process.
@@ -36,6 +38,7 @@ impl TestServer {
             data_dir: directory.path.join(name),
             log: directory.path.join(format!("{name}.log")),
             token: "test".to_string(),
+            extra_flags: Vec::new(),
             namespace: None,
             environment: Vec::new(),
             other_program: None,
@@ -74,6 +77,7 @@ impl TestServer {
         command.envs(self.environment.iter().cloned());
         command.arg("server").args(self.member_flags(members));
         command.args(["--initial-cluster-state", state]).args(self.listen_flags());
+        command.args(&self.extra_flags);
         TestProcess::start(&mut command, &self.log)
     }
 

@@ -291,8 +291,9 @@ impl Parts {
         });
         let (requests, clients) = mpsc::channel(config.mailbox_requests.max(1));
         let (deliveries, peers) = mpsc::channel(config.mailbox_deliveries.max(1));
+        let check_snapshot = Applier::<M>::check_snapshot;
         let known = (shared.known.subscribe(), shared.cluster_version.subscribe());
-        let local = Arc::new(LocalMember::new(deliveries, disk.clone(), known));
+        let local = Arc::new(LocalMember::new(deliveries, disk.clone(), check_snapshot, known));
         let running = RunningMember { completions: Arc::clone(&done), shared: Arc::clone(&shared) };
         if let Err(why) = self.register(key, Arc::clone(&local), running) {
             return Err((why, disk));

@@ -9,10 +9,11 @@ use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::disk_thread::DiskHandle;
 use super::disk_use::DiskUses;
-use super::mailbox::FromPeers;
+use super::mailbox::{FromPeers, HeldBytes};
 use super::snapshots::{IncomingSnapshot, SnapshotReceiveError};
 use super::status::KnownMembership;
 use super::transport::{HostedMember, Introduction, MemberKey, PeerMessage, RejectReason};
+use crate::applier::SnapshotCheck;
 use crate::cluster_version::ClusterVersion;
 
 /// Delivers from a transport to the members of this process. Cheap to clone.
@@ -35,6 +36,7 @@ pub(crate) struct LocalMember {
     pub(crate) snapshot_permits: Arc<Semaphore>,
     pub(crate) filter: RwLock<PeerFilter>,
     pub(crate) disk_uses: DiskUses,
+    pub(crate) check_snapshot: SnapshotCheck,
     known: watch::Receiver<KnownMembership>,
     cluster_version: watch::Receiver<ClusterVersion>,
 }
@@ -43,13 +45,23 @@ impl LocalMember {
     pub(crate) fn new(
         peers: mpsc::Sender<FromPeers>,
         disk: DiskHandle,
+        check_snapshot: SnapshotCheck,
         known: (watch::Receiver<KnownMembership>, watch::Receiver<ClusterVersion>),
     ) -> Self {
         let (known, cluster_version) = known;
         let snapshot_permits = Arc::new(Semaphore::new(INCOMING_SNAPSHOTS_MAX));
         let disk_uses = DiskUses::new();
         let filter = RwLock::default();
-        Self { peers, disk, snapshot_permits, filter, disk_uses, known, cluster_version }
+        Self {
+            peers,
+            disk,
+            snapshot_permits,
+            filter,
+            disk_uses,
+            check_snapshot,
+            known,
+            cluster_version,
+        }
     }
 }
 
@@ -112,8 +124,17 @@ impl Inbox {
         to: MemberKey,
         messages: Vec<PeerMessage>,
     ) -> Result<(), MemberStopped> {
+        self.deliver_held(to, messages, None).await
+    }
+
+    pub(crate) async fn deliver_held(
+        &self,
+        to: MemberKey,
+        messages: Vec<PeerMessage>,
+        held: Option<HeldBytes>,
+    ) -> Result<(), MemberStopped> {
         let peers = self.local(to).ok_or(MemberStopped)?.peers.clone();
-        peers.send(FromPeers::Messages(messages)).await.map_err(|_| MemberStopped)
+        peers.send(FromPeers::Messages(messages, held)).await.map_err(|_| MemberStopped)
     }
 
     /// Messages to this peer are being dropped: it cannot be reached, or reads too slowly.

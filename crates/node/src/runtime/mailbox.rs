@@ -5,6 +5,7 @@
 //! back through a queue that never blocks and needs no bound: it holds at most one item for
 //! each thing in progress, and how many may be in progress is bounded where they begin.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -55,9 +56,13 @@ impl RequestKind {
     }
 }
 
+/// Memory that a transport counts until this is dropped.
+pub(crate) type HeldBytes = Arc<dyn Any + Send + Sync>;
+
 /// What the transport delivers.
 pub(crate) enum FromPeers {
-    Messages(Vec<PeerMessage>),
+    /// With what they count for in the transport, until they are processed.
+    Messages(Vec<PeerMessage>, Option<HeldBytes>),
     Unreachable(MemberId),
     ConnectionLost(MemberId),
     /// A snapshot is complete and durable.

@@ -228,7 +228,7 @@ impl Member {
 
     fn on_delivery(&mut self, delivery: FromPeers) {
         match delivery {
-            FromPeers::Messages(messages) => {
+            FromPeers::Messages(messages, _held) => {
                 self.shared.counters.received.add(messages.len() as u64);
                 for message in messages {
                     self.on_peer_message(message);
@@ -298,7 +298,9 @@ impl Member {
     fn on_missing_entries(&mut self, commit: Index, last: Index) {
         self.state.missed = self.state.missed.saturating_add(1);
         if self.state.missed == MISSED_MAX {
-            let text = "the log has lost entries: remove this member and add it again";
+            let text = "the log lacks what this member confirmed, so that it does not vote: \
+                        its disk was rolled back or restored; \
+                        remove this member and add it again under a new id";
             warn!(member = %self.key.member, commit, last, "{text}");
         }
     }
@@ -483,6 +485,8 @@ impl Member {
         self.shared.term.store(self.driver.raft().term(), Ordering::Relaxed);
         let counters = &self.shared.counters;
         counters.open_requests.set(self.driver.open_requests() as u64);
+        counters.log_lost.set(u64::from(self.driver.raft().has_lost_log()));
+        counters.peers_lost.set(self.driver.raft().lost_peers() as u64);
         counters.saves_waiting.set(self.state.saves_waiting as u64);
     }
 
@@ -564,6 +568,12 @@ impl Member {
             Event::GoalStep { step } => info!(%member, %step, "next step of the goal"),
             Event::GoalEnded(ended) => {
                 info!(%member, goal = %ended.id, end = ?ended.end, "goal ended")
+            }
+            Event::LogComplete => info!(%member, "the log has all that this member confirmed"),
+            Event::PeerLostLog { peer, confirmed, last } => {
+                let text = "peer is not counted: its log lacks what it confirmed; \
+                            remove it and add it again under a new id";
+                warn!(%member, %peer, confirmed, last, "{text}");
             }
             Event::IdentityRejected { by, known } => {
                 warn!(%member, %by, "identity rejected: remove this member and add it again under a new id");

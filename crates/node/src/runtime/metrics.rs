@@ -42,6 +42,11 @@ pub struct Metrics {
     pub unknown: u64,
     /// Gauge: requests that have no reply yet.
     pub open_requests: u64,
+    /// Gauge: 1 while the log of this member lacks what it confirmed, so that it does not vote.
+    pub log_lost: u64,
+    /// Gauge: peers that this leader does not count, because their logs lack what they
+    /// confirmed.
+    pub peers_lost: u64,
     /// Saves that were written.
     pub saves: u64,
     /// Gauge: saves that wait for the disk.
@@ -115,11 +120,16 @@ impl Metrics {
             let help = "Inputs of the Raft core that had no effect, by reason.";
             labelled("quorate_inputs_dropped_total", help, ("reason", reason), *count)
         });
-        let transport = self.transport.iter().map(|(event, count)| {
+        let gauges = TRANSPORT_GAUGES
+            .iter()
+            .filter_map(|(key, name, help)| Some(gauge(name, help, *self.transport.get(key)?)));
+        let is_gauge = |key: &str| TRANSPORT_GAUGES.iter().any(|(gauge, ..)| *gauge == key);
+        let events = self.transport.iter().filter(move |(event, _)| !is_gauge(event));
+        let transport = events.map(|(event, count)| {
             let help = "Events of the transport, for all members of the process, by name.";
             labelled("quorate_transport_total", help, ("event", event), *count)
         });
-        self.single().into_iter().chain(dropped).chain(transport)
+        self.single().into_iter().chain(gauges).chain(dropped).chain(transport)
     }
 
     /// All numbers in the text format of Prometheus, each with these labels, given as name and
@@ -145,7 +155,7 @@ impl Metrics {
         text
     }
 
-    fn single(&self) -> [Metric; 18] {
+    fn single(&self) -> [Metric; 20] {
         let time = |time: Duration| time.as_secs_f64();
         [
             counter("quorate_proposals_total", "Commands proposed on this member.", self.proposals),
@@ -158,6 +168,16 @@ impl Metrics {
                 self.unknown,
             ),
             gauge("quorate_requests_open", "Requests without a reply yet.", self.open_requests),
+            gauge(
+                "quorate_log_lost",
+                "1 while the log lacks what this member confirmed, so that it does not vote.",
+                self.log_lost,
+            ),
+            gauge(
+                "quorate_peers_lost",
+                "Peers that this leader does not count: their logs lack what they confirmed.",
+                self.peers_lost,
+            ),
             counter("quorate_saves_total", "Saves that were written.", self.saves),
             gauge("quorate_saves_waiting", "Saves that wait for the disk.", self.saves_waiting),
             counter("quorate_syncs_total", "Syncs of the log.", self.syncs),
@@ -184,6 +204,19 @@ fn label_text(label: &str, content: &str) -> String {
     let content = content.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     format!("{label}=\"{content}\"")
 }
+/// What a transport reports that goes up and down: its name there, the metric, and the help.
+const TRANSPORT_GAUGES: [(&str, &str, &str); 2] = [
+    (
+        "buffered_bytes",
+        "quorate_peer_buffered_bytes",
+        "Memory of frames that arrived from peers and are not processed yet.",
+    ),
+    (
+        "buffered_bytes_limit",
+        "quorate_peer_buffered_bytes_limit",
+        "The limit of quorate_peer_buffered_bytes.",
+    ),
+];
 
 fn counter(name: &'static str, help: &'static str, value: u64) -> Metric {
     Metric { name, help, kind: MetricKind::Counter, label: None, value: value as f64 }
@@ -211,6 +244,8 @@ pub(crate) struct Counters {
     pub(crate) refused: Count,
     pub(crate) unknown: Count,
     pub(crate) open_requests: Count,
+    pub(crate) log_lost: Count,
+    pub(crate) peers_lost: Count,
     pub(crate) saves: Count,
     pub(crate) saves_waiting: Count,
     pub(crate) syncs: Count,
@@ -272,6 +307,8 @@ impl Counters {
             refused: self.refused.get(),
             unknown: self.unknown.get(),
             open_requests: self.open_requests.get(),
+            log_lost: self.log_lost.get(),
+            peers_lost: self.peers_lost.get(),
             saves: self.saves.get(),
             saves_waiting: self.saves_waiting.get(),
             syncs: self.syncs.get(),

@@ -36,6 +36,7 @@ mod sync;
 mod transport;
 mod versions;
 
+pub(crate) use mailbox::HeldBytes;
 pub(crate) use sync::lock;
 
 pub use config::{NodeConfig, NodeError};

@@ -3,18 +3,20 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
 
 use bytes::Bytes;
 use quorate_core::message::Message;
 use quorate_core::{Envelope, SnapshotMeta};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::batch_queue::BatchQueue;
 use super::disk_use::DiskUse;
 use super::inbox::LocalMember;
 use super::mailbox::{Completion, FromPeers};
 use super::storage::{SnapshotSink, SnapshotSource, StorageError};
+use crate::applier::SnapshotInstallError;
 
 /// A snapshot to be sent. If it is dropped before [`OutgoingSnapshot::arrived`] is called, it
 /// counts as lost, and the leader retries later.
@@ -87,6 +89,9 @@ pub struct IncomingSnapshot {
     local: Arc<LocalMember>,
     envelope: Envelope,
     sink: Option<(Box<dyn SnapshotSink>, DiskUse)>,
+    /// A copy of everything that is appended goes to the machine's check, which runs beside.
+    checked: Option<SyncSender<Bytes>>,
+    check: JoinHandle<Result<(), SnapshotInstallError>>,
     bytes: u64,
     _permit: OwnedSemaphorePermit,
 }
@@ -99,6 +104,7 @@ impl IncomingSnapshot {
         let Message::Snapshot(meta) = &envelope.message else {
             return Err(SnapshotReceiveError::NoSnapshot);
         };
+        let meta = meta.clone();
         let permit = Arc::clone(&local.snapshot_permits).try_acquire_owned();
         let permit = permit.map_err(|_| SnapshotReceiveError::Busy)?;
         // Before the sink exists: a member that stops waits for this use, and starts again on
@@ -110,7 +116,10 @@ impl IncomingSnapshot {
         let sink = local.disk.begin_snapshot(meta.clone()).await;
         let sink = sink.ok_or(SnapshotReceiveError::Stopped)?;
         let sink = Some((sink.map_err(SnapshotReceiveError::Disk)?, disk_use));
-        Ok(Self { local, envelope, sink, bytes: 0, _permit: permit })
+        let (checked, arriving) = sync_channel(CHECKED_AHEAD);
+        let check_snapshot = local.check_snapshot;
+        let check = spawn_blocking(move || check_snapshot(&meta, &mut arriving.into_iter()));
+        Ok(Self { local, envelope, sink, checked: Some(checked), check, bytes: 0, _permit: permit })
     }
 
     /// Appends bytes. Returns when they are written, so that the sender is slowed down to the
@@ -122,7 +131,14 @@ impl IncomingSnapshot {
             return Err(SnapshotReceiveError::Stopped);
         }
         self.bytes += bytes.len() as u64;
-        let appended = spawn_blocking(move || (sink.append(&bytes), sink, user)).await;
+        let checked = self.checked.clone();
+        let appended = spawn_blocking(move || {
+            let appended = sink.append(&bytes);
+            // A check that has ended already has its result.
+            let _ = checked.map(|checked| checked.send(bytes));
+            (appended, sink, user)
+        });
+        let appended = appended.await;
         let (appended, sink, user) =
             appended.map_err(|why| SnapshotReceiveError::Disk(why.into()))?;
         self.sink = Some((sink, user));
@@ -134,8 +150,15 @@ impl IncomingSnapshot {
         self.bytes
     }
 
-    /// The snapshot is complete: makes it durable and tells the member.
+    /// The snapshot is complete. If the machine could be restored from it, this makes it durable
+    /// and tells the member; else nothing of it remains. The member's log and its previous
+    /// snapshot are replaced only after that.
     pub async fn finish(mut self) -> Result<(), SnapshotReceiveError> {
+        drop(self.checked.take());
+        let check = (&mut self.check).await;
+        check
+            .map_err(|why| SnapshotReceiveError::Disk(why.into()))?
+            .map_err(SnapshotReceiveError::Invalid)?;
         let (sink, user) = self.sink.take().ok_or(SnapshotReceiveError::Stopped)?;
         let finished = spawn_blocking(move || {
             let finished = sink.finish();
@@ -177,6 +200,8 @@ pub enum SnapshotReceiveError {
     Disk(StorageError),
     /// The member has stopped.
     Stopped,
+    /// It is not a complete snapshot of this state machine. Nothing of it was used.
+    Invalid(SnapshotInstallError),
 }
 
 impl SnapshotReceiveError {
@@ -187,6 +212,7 @@ impl SnapshotReceiveError {
             Self::Busy => 2,
             Self::Disk(_) => 3,
             Self::Stopped => 4,
+            Self::Invalid(_) => 5,
         }
     }
 }
@@ -198,6 +224,7 @@ impl fmt::Display for SnapshotReceiveError {
             Self::Busy => write!(f, "other snapshots are being received"),
             Self::Disk(why) => write!(f, "the disk failed: {why}"),
             Self::Stopped => write!(f, "the member is stopped"),
+            Self::Invalid(why) => write!(f, "the snapshot cannot be used: {why}"),
         }
     }
 }
@@ -206,10 +233,14 @@ impl std::error::Error for SnapshotReceiveError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Disk(why) => Some(&**why),
+            Self::Invalid(why) => Some(why),
             Self::NoSnapshot | Self::Busy | Self::Stopped => None,
         }
     }
 }
+
+/// Pieces of a snapshot that may wait for the machine's check.
+const CHECKED_AHEAD: usize = 2;
 
 /// The read was cancelled, or the member has stopped.
 #[derive(Clone, Copy, Debug)]

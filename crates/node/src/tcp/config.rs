@@ -42,8 +42,12 @@ pub struct TcpConfig {
     /// Encryption and authentication of connections. By default none.
     pub security: Arc<dyn ConnectionSecurity>,
 
-    /// Longer frames are rejected.
+    /// Longer frames are rejected. Before a member has introduced itself, the limit is 4 KiB.
     pub frame_bytes_max: usize,
+    /// The memory of all frames together that have arrived, complete or not, and that members
+    /// have yet to process; at least one frame. Frames of up to 64 KiB do not count. When it
+    /// is used up, the connection whose frame has been incomplete for longest is closed.
+    pub buffered_bytes_max: usize,
     /// Frames that may be queued for one address. One pair of members may use half of what is
     /// free, so that there is always room for others.
     pub queue_frames_max: usize,
@@ -103,6 +107,7 @@ impl TcpConfig {
             on_rejected: Arc::new(|_, _, _| {}),
             security: Arc::new(Plaintext),
             frame_bytes_max: 64 << 20,
+            buffered_bytes_max: 256 << 20,
             queue_frames_max: 16 << 10,
             queue_bytes_max: 64 << 20,
             offline_frames_max: 256,

@@ -62,6 +62,8 @@ counted! {
     WriteTimeout = "write_timeout",
 
     Oversized = "frame_oversized",
+    /// Too much was buffered, and this frame had been incomplete for longest.
+    OverBudget = "frame_over_budget",
     Truncated = "frame_truncated",
     BadChecksum = "frame_bad_checksum",
     UnknownKind = "frame_unknown_kind",

@@ -12,6 +12,7 @@
 //! CRC-32C. Lengths are checked before anything else, and before memory is reserved.
 
 use std::io::{self, IoSlice};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -20,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::counters::{TcpCounter, TcpCounters};
+use super::port_budget::{FrameBytes, OverBudget, PortBudget};
 
 pub(crate) const HEADER_BYTES: usize = 24;
 
@@ -107,6 +109,7 @@ pub(crate) enum FrameReadError {
     /// The peer closed it within a frame.
     Truncated,
     Oversized,
+    OverBudget,
     BadChecksum,
     UnknownKind,
     Malformed,
@@ -120,6 +123,7 @@ impl FrameReadError {
         match self {
             Self::Truncated => Some(TcpCounter::Truncated),
             Self::Oversized => Some(TcpCounter::Oversized),
+            Self::OverBudget => Some(TcpCounter::OverBudget),
             Self::BadChecksum => Some(TcpCounter::BadChecksum),
             Self::UnknownKind => Some(TcpCounter::UnknownKind),
             Self::Malformed => Some(TcpCounter::Malformed),
@@ -135,12 +139,19 @@ impl std::fmt::Display for FrameReadError {
             Self::Closed => "closed by the peer",
             Self::Truncated => "closed by the peer within a frame",
             Self::Oversized => "a frame is too long",
+            Self::OverBudget => "too much is buffered for peers",
             Self::BadChecksum => "a checksum does not match",
             Self::UnknownKind => "a frame of an unknown kind",
             Self::Malformed => "a malformed frame",
             Self::Silent => "nothing was received for too long",
             Self::Io(why) => return write!(f, "{why}"),
         })
+    }
+}
+
+impl From<OverBudget> for FrameReadError {
+    fn from(_: OverBudget) -> Self {
+        Self::OverBudget
     }
 }
 
@@ -225,11 +236,28 @@ pub(crate) struct FrameReader<R> {
     reader: R,
     buffer: BytesMut,
     frame_bytes_max: usize,
+    /// None: frames are short.
+    budget: Option<Arc<PortBudget>>,
+    /// The long frame that is arriving.
+    arriving: Option<FrameBytes>,
+    /// The long frame that was taken last.
+    taken: Option<FrameBytes>,
 }
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
     pub(crate) fn new(reader: R, frame_bytes_max: usize) -> Self {
-        Self { reader, buffer: BytesMut::new(), frame_bytes_max }
+        let (budget, arriving, taken) = (None, None, None);
+        Self { reader, buffer: BytesMut::new(), frame_bytes_max, budget, arriving, taken }
+    }
+
+    /// Long frames count from now on.
+    pub(crate) fn set_budget(&mut self, budget: &Arc<PortBudget>) {
+        self.budget = Some(Arc::clone(budget));
+    }
+
+    /// The bytes that the frame taken last counts for, until they are dropped.
+    pub(crate) fn take_held(&mut self) -> Option<FrameBytes> {
+        self.taken.take()
     }
 
     pub(crate) fn set_frame_bytes_max(&mut self, frame_bytes_max: usize) {
@@ -238,7 +266,12 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
 
     /// The next frame that is already in the buffer.
     pub(crate) fn take(&mut self) -> Result<Option<Frame>, FrameReadError> {
-        take_frame(&mut self.buffer, self.frame_bytes_max)
+        let frame = take_frame(&mut self.buffer, self.frame_bytes_max)?;
+        if frame.is_some() {
+            // A frame that was too short to count arrived with others: nothing is arriving.
+            self.taken = self.arriving.take().inspect(FrameBytes::complete);
+        }
+        Ok(frame)
     }
 
     /// The next bytes, unframed.
@@ -254,9 +287,25 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         // is not to be trusted.
         let known = peek(&self.buffer, self.frame_bytes_max)?.map_or(0, |h| h.frame_bytes());
         let missing = known.saturating_sub(self.buffer.len());
+        // A stranger's frames are short, and so is its buffer.
         let room = missing.clamp(READ_BYTES / 4, self.buffer.len().max(READ_BYTES));
+        let room = room.min(self.frame_bytes_max);
+        if known > READ_BYTES
+            && let Some(budget) = &self.budget
+        {
+            let arriving = self.arriving.get_or_insert_with(|| budget.begin_frame());
+            arriving.grow_to(known.min(self.buffer.len() + room), limit).await?;
+        }
         self.buffer.reserve(room);
-        match timeout(limit, self.reader.read_buf(&mut self.buffer)).await {
+        let read = timeout(limit, self.reader.read_buf(&mut self.buffer));
+        let read = match &self.arriving {
+            None => read.await,
+            Some(arriving) => tokio::select! {
+                read = read => read,
+                () = arriving.evicted() => return Err(FrameReadError::OverBudget),
+            },
+        };
+        match read {
             Err(_) => Err(FrameReadError::Silent),
             Ok(Err(why)) => Err(FrameReadError::Io(why)),
             Ok(Ok(0)) if self.buffer.is_empty() => Err(FrameReadError::Closed),

@@ -23,8 +23,9 @@ pub(crate) const MAGIC: [u8; 8] = *b"quorate\n";
 pub(crate) const VERSION_MIN: u32 = 1;
 pub(crate) const VERSION_MAX: u32 = 1;
 
-/// A longer hello or hello reply is rejected.
-const HELLO_BYTES_MAX: usize = HEADER_BYTES + 4096;
+/// Longer frames are rejected until a member has introduced itself and was accepted; replies to
+/// a dialler are never longer.
+pub(crate) const HELLO_BYTES_MAX: usize = HEADER_BYTES + 4096;
 
 /// A longer address is rejected.
 const ADDRESS_BYTES_MAX: usize = 512;
@@ -191,7 +192,7 @@ async fn exchange_hellos(
             reason => format!("the peer refuses this connection (reason {reason}): {text}"),
         });
     }
-    reader.set_frame_bytes_max(config.frame_bytes_max);
+    // All replies to a dialler are short, except for that to a discovery.
     Ok((reader, writer))
 }
 
@@ -216,11 +217,11 @@ impl From<FrameReadError> for HandshakeError {
     }
 }
 
-/// Answers a hello, and leaves the reader behind it. The caller sets the timeout.
+/// Answers a hello, and leaves the reader behind it. Only short frames are read until the
+/// caller allows more. The caller sets the timeout.
 pub(crate) async fn answer_hello<R, W>(
     reader: &mut FrameReader<R>,
     writer: &mut W,
-    config: &TcpConfig,
     counts: &TcpCounters,
 ) -> Result<PeerHello, HandshakeError>
 where
@@ -263,7 +264,6 @@ where
     if !agreed {
         return Err(HandshakeError::TcpCounter(TcpCounter::WrongVersion));
     }
-    reader.set_frame_bytes_max(config.frame_bytes_max);
     Ok(PeerHello { address: hello.address, purpose })
 }
 

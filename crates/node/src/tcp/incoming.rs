@@ -14,12 +14,14 @@ use super::counters::TcpCounter;
 use super::discovery;
 use super::frame::{Frame, FrameBatch, FrameKind, FrameReadError, FrameReader, NO_TIMEOUT};
 use super::handshake::{
-    HandshakeError, IntroduceHead, PeerHello, Purpose, Reader, RefusedHead, Writer, answer_hello,
+    HELLO_BYTES_MAX, HandshakeError, IntroduceHead, PeerHello, Purpose, Reader, RefusedHead,
+    Writer, answer_hello,
 };
 use super::message::{EmptyHead, MessageHead};
+use super::port_budget::FrameBytes;
 use super::shared::TcpShared;
 use super::snapshot_receive;
-use crate::runtime::{Inbox, Introduction, MemberKey, PeerMessage, RejectReason, lock};
+use crate::runtime::{HeldBytes, Inbox, Introduction, MemberKey, PeerMessage, RejectReason, lock};
 
 /// Pause after the system could not accept: it may lack file descriptors for a moment.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -84,8 +86,8 @@ async fn identify<'a>(
     let _ = stream.set_nodelay(true);
     let stream = shared.config.security.accept(stream).await.map_err(|_| Disconnect::Lost)?;
     let (reader, mut writer) = tokio::io::split(stream);
-    let mut reader = FrameReader::new(reader, shared.config.frame_bytes_max);
-    let hello = answer_hello(&mut reader, &mut writer, &shared.config, &shared.counts).await;
+    let mut reader = FrameReader::new(reader, HELLO_BYTES_MAX);
+    let hello = answer_hello(&mut reader, &mut writer, &shared.counts).await;
     let hello = match hello {
         Ok(hello) => hello,
         Err(HandshakeError::Lost) => return Err(Disconnect::Lost),
@@ -111,6 +113,7 @@ async fn identify<'a>(
         channels: BTreeMap::new(),
         channel_last: 0,
         arrived: Vec::new(),
+        held: Vec::new(),
     };
     loop {
         connection.on_frames()?;
@@ -153,6 +156,8 @@ pub(crate) struct IncomingConnection<'a> {
     channel_last: u32,
     /// Messages that were received and are not delivered yet.
     arrived: Vec<(MemberKey, Vec<PeerMessage>)>,
+    /// What they count for.
+    held: Vec<FrameBytes>,
 }
 
 impl IncomingConnection<'_> {
@@ -193,6 +198,7 @@ impl IncomingConnection<'_> {
         // The rest of a snapshot's connection is processed frame by frame.
         while self.hello.purpose == Purpose::Messages || self.channels.is_empty() {
             let Some(frame) = self.reader.take()? else { return Ok(()) };
+            self.held.extend(self.reader.take_held());
             self.on_frame(frame)?;
         }
         Ok(())
@@ -234,6 +240,8 @@ impl IncomingConnection<'_> {
         self.channel_last = frame.channel;
         match self.inbox.admit(&pair) {
             Ok(()) => {
+                self.reader.set_frame_bytes_max(self.shared.config.frame_bytes_max);
+                self.reader.set_budget(&self.shared.budget);
                 self.channels.insert(frame.channel, pair);
                 self.replies.push(FrameKind::Welcome, frame.channel, &EmptyHead {});
                 if self.hello.purpose == Purpose::Messages {
@@ -293,8 +301,11 @@ impl IncomingConnection<'_> {
 
     /// Nothing more is read in the meantime: backpressure on the peers of a busy member.
     async fn deliver(&mut self) {
+        // The memory counts until the members have processed everything.
+        let held: Arc<Vec<FrameBytes>> = Arc::new(std::mem::take(&mut self.held));
         for (key, messages) in std::mem::take(&mut self.arrived) {
-            if self.inbox.deliver(key, messages).await.is_err() {
+            let held = (!held.is_empty()).then(|| Arc::clone(&held) as HeldBytes);
+            if self.inbox.deliver_held(key, messages, held).await.is_err() {
                 self.recheck(|pair| addressee(pair) == key);
             }
         }

@@ -126,6 +126,10 @@ struct AppendReplyHead {
     hint_term: u64,
     #[prost(uint64, tag = "5")]
     hint_index: u64,
+    /// Differs, as the answer to a heartbeat: the log lacks what it confirmed. As in the
+    /// heartbeat.
+    #[prost(uint64, optional, tag = "6")]
+    heartbeat_sent_at: Option<u64>,
 }
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -437,9 +441,15 @@ impl From<AppendReply> for AppendReplyHead {
         let (case, index, commit, hint) = match reply {
             AppendReply::Matches { index, commit } => (1, index, commit, EntryId::ZERO),
             AppendReply::Differs { prev, hint } => (2, prev, 0, hint),
+            AppendReply::Missing { confirmed, hint, .. } => (2, confirmed, 0, hint),
             AppendReply::OldTerm => (3, 0, 0, EntryId::ZERO),
         };
-        Self { case, index, commit, hint_term: hint.term, hint_index: hint.index }
+        let heartbeat_sent_at = match reply {
+            AppendReply::Missing { sent_at, .. } => Some(sent_at),
+            _ => None,
+        };
+        let (hint_term, hint_index) = (hint.term, hint.index);
+        Self { case, index, commit, hint_term, hint_index, heartbeat_sent_at }
     }
 }
 
@@ -451,7 +461,10 @@ impl TryFrom<AppendReplyHead> for AppendReply {
             1 => Self::Matches { index: head.index, commit: head.commit },
             2 => {
                 let hint = EntryId::new(head.hint_term, head.hint_index);
-                Self::Differs { prev: head.index, hint }
+                match head.heartbeat_sent_at {
+                    Some(sent_at) => Self::Missing { confirmed: head.index, hint, sent_at },
+                    None => Self::Differs { prev: head.index, hint },
+                }
             }
             3 => Self::OldTerm,
             _ => return Err(MalformedMessage),

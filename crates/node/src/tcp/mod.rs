@@ -18,6 +18,7 @@ mod handshake;
 mod incoming;
 mod message;
 mod outgoing;
+mod port_budget;
 mod rate_limit;
 mod security;
 mod send_queue;
@@ -168,6 +169,8 @@ impl Transport for TcpTransport {
     fn counts(&self) -> BTreeMap<&'static str, u64> {
         let mut counts = self.shared.counts.by_name();
         counts.extend(lock(&self.shared.connections).counts());
+        counts.insert("buffered_bytes", self.shared.budget.used() as u64);
+        counts.insert("buffered_bytes_limit", self.shared.budget.limit() as u64);
         counts
     }
 

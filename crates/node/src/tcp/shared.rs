@@ -16,6 +16,7 @@ use super::config::TcpConfig;
 use super::connections::IncomingConnections;
 use super::counters::{TcpCounter, TcpCounters};
 use super::outgoing::Link;
+use super::port_budget::PortBudget;
 use super::rate_limit::RateLimit;
 use crate::runtime::{Inbox, Introduction, MemberKey, lock};
 
@@ -24,6 +25,8 @@ pub(crate) struct TcpShared {
     /// The address where peers reach this process.
     pub(crate) advertise: String,
     pub(crate) counts: TcpCounters,
+    /// The memory of all frames that arrive.
+    pub(crate) budget: Arc<PortBudget>,
     pub(crate) inbox: OnceLock<Inbox>,
     /// The runtime that started the transport. All of its tasks run there, also those that a
     /// thread of another runtime causes by sending a message.
@@ -45,6 +48,7 @@ impl TcpShared {
         Self {
             advertise,
             counts: TcpCounters::default(),
+            budget: PortBudget::new(config.buffered_bytes_max.max(config.frame_bytes_max)),
             inbox: OnceLock::new(),
             runtime: OnceLock::new(),
             routes: Mutex::default(),

@@ -82,6 +82,8 @@ async fn receive_chunks(
     let malformed = || ReceiveError::Broken(Disconnect::TcpCounter(TcpCounter::Malformed));
     loop {
         let frame = connection.reader.next(connection.shared.config.silence_timeout).await?;
+        // Until the chunk is on the disk.
+        let _held = connection.reader.take_held();
         match frame.kind {
             FrameKind::KeepAlive => {}
             FrameKind::SnapshotChunk => {

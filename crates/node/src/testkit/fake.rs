@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::transport::TransportSuiteFailure;
+use crate::applier::SnapshotInstallError;
 use crate::cluster_version::ClusterVersion;
 use crate::runtime::batch_queue::BatchQueue;
 use crate::runtime::disk_thread::{DiskSlot, DiskThread};
@@ -72,7 +73,8 @@ impl Process {
             watch::Sender::new(KnownMembership { id: EntryId::new(1, 1), membership, settled: 1 });
         let known = known.subscribe();
         let version = watch::Sender::new(ClusterVersion::default()).subscribe();
-        let local = Arc::new(LocalMember::new(sender, handle, (known, version)));
+        let known = (known, version);
+        let local = Arc::new(LocalMember::new(sender, handle, accept_snapshot, known));
         self.local_members.add(key, Arc::clone(&local));
         self.transport.add_member(key, incarnation);
         FakeMember { key, incarnation, peers, done, local, disk }
@@ -83,6 +85,15 @@ impl Process {
         let peers = peers.iter().map(|(id, process)| (*id, process.info.clone())).collect();
         self.transport.set_peers(member.key, peers);
     }
+}
+
+/// A fake member has no machine: it takes any snapshot.
+fn accept_snapshot(
+    _meta: &SnapshotMeta,
+    pieces: &mut dyn Iterator<Item = Bytes>,
+) -> Result<(), SnapshotInstallError> {
+    pieces.for_each(drop);
+    Ok(())
 }
 
 pub(crate) struct FakeMember {
@@ -108,7 +119,7 @@ impl FakeMember {
     pub(crate) async fn receive_within(&mut self, limit: Duration) -> Option<Received> {
         let received = timeout(limit, self.peers.recv()).await.ok()??;
         Some(match received {
-            FromPeers::Messages(messages) => Received::Messages(messages),
+            FromPeers::Messages(messages, _) => Received::Messages(messages),
             FromPeers::Unreachable(peer) => Received::Unreachable(peer),
             FromPeers::ConnectionLost(_) => Received::ConnectionLost,
             FromPeers::SnapshotReceived(envelope) => Received::Snapshot(envelope),

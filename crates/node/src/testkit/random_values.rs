@@ -139,9 +139,13 @@ impl RandomValues {
     }
 
     fn append_reply(&mut self) -> AppendReply {
-        match self.below(3) {
+        match self.below(4) {
             0 => AppendReply::Matches { index: self.number(), commit: self.number() },
             1 => AppendReply::Differs { prev: self.number(), hint: self.entry_id() },
+            2 => {
+                let (confirmed, hint, sent_at) = (self.number(), self.entry_id(), self.number());
+                AppendReply::Missing { confirmed, hint, sent_at }
+            }
             _ => AppendReply::OldTerm,
         }
     }

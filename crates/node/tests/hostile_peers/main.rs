@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod forged;
+mod memory;
 mod service;
 mod wire;
 

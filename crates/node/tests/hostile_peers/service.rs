@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 pub(crate) const CLUSTER: u64 = 0xabc;
+pub(crate) const BUFFERED_BYTES_MAX: usize = 64 << 20;
 pub(crate) const UNIDENTIFIED_MAX: usize = 64;
 
 /// Far longer than anything takes on the slowest machine: only a failure lasts this long.
@@ -22,7 +23,7 @@ pub(crate) struct Service {
     addresses: Vec<SocketAddr>,
     done: Arc<AtomicU64>,
     client: JoinHandle<()>,
-    _storage: TempDir,
+    storage: TempDir,
 }
 
 pub(crate) fn config() -> TcpConfig {
@@ -33,6 +34,7 @@ pub(crate) fn config() -> TcpConfig {
     config.refused_min = Duration::from_millis(100);
     config.unidentified_max = UNIDENTIFIED_MAX;
     config.channels_max = 8;
+    config.buffered_bytes_max = BUFFERED_BYTES_MAX;
     config
 }
 
@@ -49,14 +51,11 @@ impl Service {
         let all = [addresses[0].to_string(), addresses[1].to_string(), nowhere];
         let mut nodes = Vec::new();
         for (id, transport) in (1..).zip(transports) {
-            let members = (1..).zip(all.clone());
-            let config = NodeConfig::first(CLUSTER, id, members).with_tick(TICK);
-            let disk = DirectoryStorage::new(storage.path().join(id.to_string())).unwrap();
-            nodes.push(Node::start(config, disk, MemoryKv::default(), transport).await.unwrap());
+            nodes.push(start_member(id, &all, &storage, transport).await);
         }
         let done = Arc::new(AtomicU64::new(0));
         let client = tokio::spawn(ask(nodes[1].clone(), Arc::clone(&done)));
-        let service = Self { nodes, addresses, done, client, _storage: storage };
+        let service = Self { nodes, addresses, done, client, storage };
         service.keeps_serving("start").await;
         service
     }
@@ -68,6 +67,15 @@ impl Service {
     pub(crate) fn count(&self, at: usize, name: &str) -> u64 {
         let counts = self.nodes[at].metrics().transport;
         *counts.get(name).unwrap_or_else(|| panic!("{name} is not counted"))
+    }
+
+    /// How many messages a member dropped for this reason.
+    pub(crate) fn dropped(&self, at: usize, reason: &str) -> u64 {
+        self.nodes[at].metrics().dropped.get(reason).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn node(&self, at: usize) -> &Node {
+        &self.nodes[at]
     }
 
     pub(crate) async fn wait_count(&self, at: usize, name: &str, count: u64, what: &str) {
@@ -88,12 +96,35 @@ impl Service {
         }
     }
 
+    /// Stops a member and starts it again on the same disk.
+    pub(crate) async fn restart(mut self, at: usize) -> Self {
+        self.nodes[at].stop_now().await;
+        let mut config = config();
+        config.listen = self.addresses[at];
+        let transport = TcpTransport::bind(config).await.unwrap();
+        let all = [self.addresses[0].to_string(), self.addresses[1].to_string(), String::new()];
+        self.nodes[at] = start_member(at as u64 + 1, &all, &self.storage, transport).await;
+        self
+    }
+
     pub(crate) async fn stop(self) {
         self.client.abort();
         for node in &self.nodes {
             node.stop_now().await;
         }
     }
+}
+
+async fn start_member(
+    id: u64,
+    addresses: &[String],
+    storage: &TempDir,
+    transport: TcpTransport,
+) -> Node {
+    let members = (1..).zip(addresses.to_vec());
+    let config = NodeConfig::first(CLUSTER, id, members).with_tick(TICK);
+    let disk = DirectoryStorage::new(storage.path().join(id.to_string())).unwrap();
+    Node::start(config, disk, MemoryKv::default(), transport).await.unwrap()
 }
 
 const TICK: Duration = Duration::from_millis(20);

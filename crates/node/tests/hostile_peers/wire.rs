@@ -15,6 +15,13 @@ pub(crate) const MESSAGE: u8 = 16;
 pub(crate) const SNAPSHOT_BEGIN: u8 = 32;
 pub(crate) const SNAPSHOT_CHUNK: u8 = 33;
 pub(crate) const SNAPSHOT_END: u8 = 34;
+pub(crate) const SNAPSHOT_REFUSED: u8 = 36;
+
+// The kinds of messages.
+pub(crate) const VOTE: u32 = 18;
+pub(crate) const APPEND_REPLY: u32 = 21;
+pub(crate) const HEARTBEAT: u32 = 22;
+pub(crate) const PROPOSE: u32 = 26;
 
 pub(crate) fn frame(kind: u8, channel: u32, head: &[u8], body: &[u8]) -> Vec<u8> {
     let mut bytes = vec![kind, 0, 0, 0];
@@ -70,6 +77,11 @@ pub(crate) fn hello(version_min: u64, version_max: u64, purpose: u64) -> Vec<u8>
 pub(crate) fn introduce(channel: u32, cluster: u64, from: u64, to: u64) -> Vec<u8> {
     let head = [fixed64(1, cluster), number(2, from), fixed64(3, 33), number(4, to)].concat();
     frame(INTRODUCE, channel, &head, &[])
+}
+
+/// A message with its term, the number of its kind, and its body.
+pub(crate) fn message(term: u64, kind: u32, content: &[u8], body: &[u8]) -> Vec<u8> {
+    frame(MESSAGE, 1, &[number(1, term), bytes(kind, content)].concat(), body)
 }
 
 /// A heartbeat of an old term: received, and without effect.

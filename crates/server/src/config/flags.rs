@@ -134,6 +134,7 @@ const VALUES: &[&str] = &[
     "max-learners",
     "max-request-bytes",
     "max-response-memory",
+    "max-peer-buffered-bytes",
     "max-txn-ops",
     "metrics",
     "name",
@@ -145,8 +146,15 @@ const VALUES: &[&str] = &[
     "watch-progress-notify-interval",
 ];
 
-const SWITCHES: &[&str] =
-    &["auto-promote", "force-new-cluster", "help", "learner-reads", "pre-vote", "version"];
+const SWITCHES: &[&str] = &[
+    "allow-moved-data-dir",
+    "auto-promote",
+    "force-new-cluster",
+    "help",
+    "learner-reads",
+    "pre-vote",
+    "version",
+];
 
 const VALUES_WITHOUT_EFFECT: &[&str] = &[
     "auth-token-ttl",

@@ -38,6 +38,8 @@ pub struct ServerConfig {
     pub initial_cluster_state: ClusterState,
     pub initial_cluster_token: String,
     pub force_new_cluster: bool,
+    /// Start from a data directory that was copied or restored.
+    pub allow_moved_data_dir: bool,
     pub heartbeat_interval: Duration,
     pub election_timeout: Duration,
     pub pre_vote: bool,
@@ -54,6 +56,8 @@ pub struct ServerConfig {
     pub max_request_bytes: usize,
     /// The memory that responses may take until their clients have read them, in bytes.
     pub max_response_memory: u64,
+    /// Memory of messages that arrived from peers and are not processed yet.
+    pub max_peer_buffered_bytes: usize,
     /// Concurrent calls and streams of one connection; further ones wait.
     pub max_concurrent_streams: u32,
     pub watch_progress_notify_interval: Duration,
@@ -174,6 +178,7 @@ impl Default for ServerConfig {
             initial_cluster_state: ClusterState::New,
             initial_cluster_token: "etcd-cluster".into(),
             force_new_cluster: false,
+            allow_moved_data_dir: false,
             heartbeat_interval: Duration::from_millis(100),
             election_timeout: Duration::from_millis(1000),
             pre_vote: true,
@@ -185,6 +190,7 @@ impl Default for ServerConfig {
             max_txn_ops: 128,
             max_request_bytes: 3 << 19,
             max_response_memory: RESPONSE_MEMORY_DEFAULT,
+            max_peer_buffered_bytes: 256 << 20,
             max_concurrent_streams: 1 << 14,
             watch_progress_notify_interval: Duration::from_secs(600),
             max_learners: 1,
@@ -222,6 +228,7 @@ impl ServerConfig {
                 .unwrap_or(&default.initial_cluster_token)
                 .to_owned(),
             force_new_cluster: given.is_on("force-new-cluster")?,
+            allow_moved_data_dir: given.is_on("allow-moved-data-dir")?,
             heartbeat_interval: given.millis("heartbeat-interval", default.heartbeat_interval)?,
             election_timeout: given.millis("election-timeout", default.election_timeout)?,
             pre_vote: given.switch("pre-vote", true)?,
@@ -234,6 +241,8 @@ impl ServerConfig {
             max_request_bytes: given.number("max-request-bytes", default.max_request_bytes)?,
             max_response_memory: given
                 .number("max-response-memory", default.max_response_memory)?,
+            max_peer_buffered_bytes: given
+                .number("max-peer-buffered-bytes", default.max_peer_buffered_bytes)?,
             max_concurrent_streams: given
                 .number("max-concurrent-streams", default.max_concurrent_streams)?,
             watch_progress_notify_interval: given.duration(

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use quorate::{ClusterVersion, DowngradeRefusal, MemberId, RequestRefused};
+use quorate::{ClusterVersion, DowngradeRefusal, MemberId, NodeStatus, RequestRefused};
 use quorate_kv::{
     Alarm, AlarmKind, Command, HashOutcome, KvCommandReply, KvOutcome, Query, SUPPORTED_VERSIONS,
     TableError,
@@ -114,6 +114,7 @@ impl Maintenance for MaintenanceService {
         if leader.is_none() {
             errors.push(ServiceError::NoLeader.code_and_text().1);
         }
+        errors.extend(lost_logs(&node));
         errors.extend(alarms.into_iter().map(alarm_text));
         let mut response = Response::new(StatusResponse {
             header: Some(self.context.header(revision)),
@@ -301,6 +302,25 @@ fn alarm_member(alarm: Alarm) -> AlarmMember {
         AlarmKind::Corrupt => AlarmType::Corrupt,
     };
     AlarmMember { member_id: alarm.member, alarm: kind as i32 }
+}
+
+/// Members whose disks were rolled back or restored: this one, and those that its leader knows.
+fn lost_logs(node: &NodeStatus) -> Vec<String> {
+    let raft = &node.raft;
+    let own = raft.lost.map(|confirmed| {
+        format!(
+            "quorate: the log lacks what this member confirmed (up to {confirmed}), so that it \
+             does not vote; remove it and add it again under a new id"
+        )
+    });
+    let peers = raft.peers.iter().filter_map(|peer| {
+        let (id, confirmed) = (peer.id, peer.lost?);
+        Some(format!(
+            "quorate: the log of member {id} lacks what it confirmed (up to {confirmed}); \
+             remove it and add it again under a new id"
+        ))
+    });
+    own.into_iter().chain(peers).collect()
 }
 
 /// Exactly as etcd prints it, with the space at the end and the id in decimal.

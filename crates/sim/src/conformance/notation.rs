@@ -99,7 +99,8 @@ impl MessageLine {
                     line.log = EntryId::new(hint.term, prev);
                     line.rejected = Some(hint.index);
                 }
-                AppendReply::OldTerm => {}
+                // Only with incarnations, which etcd does not have.
+                AppendReply::Missing { .. } | AppendReply::OldTerm => {}
             },
             Message::Heartbeat(heartbeat) => line.commit = heartbeat.commit,
             Message::Snapshot(meta) => line.snapshot = Some(meta.clone()),

@@ -85,6 +85,7 @@ const FACTS: &[&str] = &[
     "newest",
     "settled",
     "identity-rejected-by",
+    "lost",
     "ended",
     "transfer",
     "reads",
@@ -334,6 +335,7 @@ impl StoryWorld {
             (_, "identity-rejected-by") => {
                 self.member(id)?.identity_rejected_by.map_or("none".to_owned(), |by| by.to_string())
             }
+            (Some(status), "lost") => status.lost.map_or("none".to_owned(), |at| at.to_string()),
             (Some(status), _) => found(status, key, value),
         };
         let found = short_ids(&found);

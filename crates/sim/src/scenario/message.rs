@@ -106,6 +106,9 @@ fn fields_text(message: &Message) -> String {
         Message::AppendReply(AppendReply::Differs { prev, hint }) => {
             format!("differs={prev} hint={hint}")
         }
+        Message::AppendReply(AppendReply::Missing { confirmed, hint, .. }) => {
+            format!("missing={confirmed} hint={hint}")
+        }
         Message::AppendReply(AppendReply::OldTerm) => "old-term".to_owned(),
         Message::Heartbeat(beat) => {
             // That the first membership is settled goes without saying.

@@ -315,6 +315,13 @@ impl StoryWorld {
                     identity_text(*known)
                 ));
             }
+            Event::LogLost { leader, confirmed, last } => self.page.say(format!(
+                "{id} had confirmed {confirmed} to {leader}, but its log ends at {last}"
+            )),
+            Event::LogComplete => self.page.say(format!("{id} has all that it confirmed")),
+            Event::PeerLostLog { peer, confirmed, last } => self.page.say(format!(
+                "{id} counts {peer} no longer: it had confirmed {confirmed}, its log ends at {last}"
+            )),
             Event::TransferBegan { to } => self.page.say(format!("{id} hands over to {to}")),
             Event::TransferAborted { to, reason } => {
                 self.page.say(format!("{id} stops handing over to {to}: {}", aborted(*reason)));

@@ -114,7 +114,11 @@ fn message(random: &mut Random, raft: &Raft) -> Message {
         }),
         8 => {
             let (prev, hint) = (number(random, raft), entry_id(random, raft));
-            Message::AppendReply(AppendReply::Differs { prev, hint })
+            let sent_at = number(random, raft);
+            Message::AppendReply(match pick(random, 2) {
+                0 => AppendReply::Differs { prev, hint },
+                _ => AppendReply::Missing { confirmed: prev, hint, sent_at },
+            })
         }
         9 => {
             let (round, sent_at) = (number(random, raft), number(random, raft));

@@ -1,0 +1,126 @@
+//! A member that returns with a copy, or an older state, of its disk: it has forgotten what it
+//! promised, and must not count.
+
+use std::fs;
+use std::path::Path;
+
+use crate::client::wait_for;
+use crate::cluster::{FaultCluster, test_directory};
+use crate::support::messages::{COPIED, LOST_LOG, PEER_LOST_LOG};
+use crate::support::run;
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    fs::set_permissions(to, fs::metadata(from).unwrap().permissions()).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+/// Replaces the files as a snapshot of the whole volume would: the file that knows its place
+/// is the same file as before.
+fn roll_back(directory: &Path, to: &Path) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() && path.file_name().unwrap() != "place" {
+            fs::remove_file(path).unwrap();
+        }
+    }
+    for entry in fs::read_dir(to).unwrap() {
+        let entry = entry.unwrap();
+        if entry.path().is_file() && entry.file_name() != "place" {
+            fs::copy(entry.path(), directory.join(entry.file_name())).unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copied_data_directory_starts_only_on_request() {
+    let directory = test_directory("copied");
+    let mut cluster = FaultCluster::three(&directory).await;
+    cluster.client(0).put_retrying("key", "value").await;
+    cluster.kill(1);
+    let data_dir = cluster.servers[1].data_dir.clone();
+    let original = data_dir.with_extension("original");
+    // A directory that is only renamed is the same one.
+    fs::rename(&data_dir, &original).unwrap();
+    fs::rename(&original, &data_dir).unwrap();
+    cluster.restart(1);
+    cluster.wait_serving(1).await;
+    cluster.kill(1);
+
+    fs::rename(&data_dir, &original).unwrap();
+    copy(&original, &data_dir);
+    cluster.restart(1);
+    let (code, log) = cluster.wait_exit(1);
+    assert_eq!(code, Some(1), "{log}");
+    assert!(log.contains(COPIED), "{log}");
+
+    // The member did not run since the copy was made.
+    cluster.servers[1].extra_flags.push("--allow-moved-data-dir".into());
+    cluster.restart(1);
+    cluster.wait_serving(1).await;
+    cluster.kill(1);
+    // Once is enough.
+    cluster.servers[1].extra_flags.clear();
+    cluster.restart(1);
+    cluster.wait_serving(1).await;
+    cluster.assert_identical_data().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rolled_back_disk_is_noticed_by_the_leader_and_does_not_count() {
+    let directory = test_directory("rolled-back");
+    let mut cluster = FaultCluster::three(&directory).await;
+    cluster.client(0).put_retrying("key", "old").await;
+    let leader = cluster.leader().await;
+    let rolled_back = cluster.others(leader)[0];
+    let behind = cluster.others(leader)[1];
+    cluster.kill(rolled_back);
+    let store = cluster.servers[rolled_back].data_dir.join("member");
+    let backup = directory.path.join("backup");
+    copy(&store, &backup);
+    cluster.restart(rolled_back);
+    cluster.wait_serving(rolled_back).await;
+    cluster.kill(behind);
+    // Only the leader and this member have it.
+    cluster.client(leader).put_retrying("key", "new").await;
+    cluster.kill(rolled_back);
+    roll_back(&store, &backup);
+    cluster.restart(rolled_back);
+
+    // It says so, and so does its leader.
+    let client = cluster.client(rolled_back).clone();
+    let says = async |wanted: &str| {
+        let status = client.status().await.ok()?;
+        status.errors.iter().any(|error| error.contains(wanted)).then_some(())
+    };
+    wait_for("the member reports its lost log", async || says(LOST_LOG).await).await;
+    let of_leader = cluster.client(leader).clone();
+    wait_for("the leader reports it", async || {
+        let status = of_leader.status().await.ok()?;
+        status.errors.iter().any(|error| error.contains(PEER_LOST_LOG)).then_some(())
+    })
+    .await;
+
+    // The leader dies. The other two are a majority, and neither has the write.
+    cluster.kill(leader);
+    cluster.restart(behind);
+    let (first, second) =
+        tokio::join!(cluster.client(behind).get("key"), cluster.client(rolled_back).get("key"));
+    assert!(first.is_err() && second.is_err(), "{first:?} {second:?}");
+
+    cluster.restart(leader);
+    assert_eq!(cluster.client(leader).get_retrying("key").await.as_deref(), Some("new"));
+    let endpoint = cluster.servers[leader].client_url.clone();
+    let server = &cluster.servers[rolled_back];
+    run(&["member", "remove", &server.name, "--endpoints", &endpoint]);
+    cluster.kill(rolled_back);
+    assert_eq!(cluster.client(behind).get_retrying("key").await.as_deref(), Some("new"));
+}
