@@ -111,6 +111,8 @@ impl Members {
                 FaultyStorage { inner: MemoryStorage::new(), faults: Arc::clone(&faults) };
             let mut config = NodeConfig::first(CLUSTER, id, [(1, ""), (2, ""), (3, "")]);
             config.mailbox_requests = 32;
+            // These disks are slow or hang for less time than a leader waits before it hands over.
+            config.raft.stall_timeouts = 1_000;
             let config = config.with_tick(TICK);
             nodes.push(Node::start(config, storage, machine(), network.transport()).await.unwrap());
             troubles.push(faults);

@@ -70,6 +70,8 @@ fn options() {
             "requests_max": 65_536,
             "command_bytes_max": 33_554_432,
             "snapshot_entries": 100_000,
+            "snapshot_bytes": 268_435_456,
+            "trim_keep_bytes": 67_108_864,
         }),
     );
     let short: DriverOptions = serde_json::from_value(json!({"retry_ticks": 5})).unwrap();

@@ -133,7 +133,11 @@ fn broken_requests() -> Vec<CallCase> {
             &[grpc, ("grpc-encoding", "gzip")],
             Refused(Unimplemented, "gzip"),
         ),
-        with("an invalid timeout", &[grpc, ("grpc-timeout", "soon")], Refused(Code::Ok, "")),
+        with(
+            "an invalid timeout",
+            &[grpc, ("grpc-timeout", "soon")],
+            Refused(Code::Internal, "malformed grpc-timeout"),
+        ),
         call("a long name", &format!("/{long}/{long}"), good(), Refused(Unimplemented, "")),
         CallCase { headers: many, ..call("64 KiB of headers", RANGE, good(), Reset) },
     ]
