@@ -371,9 +371,8 @@ fn refused_by_leader(error: &Refusal) -> (Code, String) {
         Refusal::TooMuchUncommitted { .. } | Refusal::TooManyReads { .. } => {
             (Code::ResourceExhausted, TOO_MANY_REQUESTS)
         }
-        Refusal::TargetNotVoter { .. } => (Code::FailedPrecondition, BAD_TRANSFEREE),
-        Refusal::TargetStalled { .. } => {
-            return (Code::FailedPrecondition, format!("{BAD_TRANSFEREE}: {error}"));
+        Refusal::TargetNotVoter { .. } | Refusal::TargetStalled { .. } => {
+            (Code::FailedPrecondition, BAD_TRANSFEREE)
         }
         Refusal::Change(error) => return change_refused(error),
         other => return (Code::Unknown, format!("etcdserver: {other}")),

@@ -100,6 +100,7 @@ fn refused_requests() -> Vec<RequestErrorRow> {
         (R::Stopped, 14, STOPPED_TEXT),
         (R::MemberFailed { reason: "x".into() }, 14, STOPPED_TEXT),
         (R::Overwritten { by: id }, 14, CHANGED_TEXT),
+        (R::Superseded, 14, CHANGED_TEXT),
         (R::TransferAborted, 2, Some(TIMED_OUT_TRANSFER)),
         (R::Downgrade(DowngradeRefusal::Changed), 14, CHANGED_TEXT),
         (R::Downgrade(DowngradeRefusal::NotInProgress), 9, NO_DOWNGRADE_TEXT),
@@ -114,6 +115,7 @@ fn refused_requests() -> Vec<RequestErrorRow> {
         (leader(Refusal::TooManyReads { limit: 1 }), 8, TOO_MANY_TEXT),
         (leader(Refusal::TooMuchUncommitted { waiting: 2, limit: 1 }), 8, TOO_MANY_TEXT),
         (leader(Refusal::TargetNotVoter { to }), 9, Some("etcdserver: bad leader transferee")),
+        (leader(Refusal::TargetStalled { to }), 9, Some("etcdserver: bad leader transferee")),
     ];
     rows.map(|(error, code, text)| (RequestError::Refused(error), code, text)).into()
 }

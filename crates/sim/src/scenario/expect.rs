@@ -188,7 +188,7 @@ fn fact(negated: bool, word: &str, words: &mut LineWords) -> Parsed<Fact> {
         return unknown("fact about a member", name, FACTS);
     };
     if at_least && number_of(&value).is_none() {
-        return Err(format!("`{name}>={value}` cannot be compared, want a number or an entry"));
+        return Err(format!("`{name}>={value}` cannot be compared, expected a number or an entry"));
     }
     let wants_value = at >= FACTS_ALONE;
     if wants_value == value.is_empty() {

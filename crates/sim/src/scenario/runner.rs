@@ -341,9 +341,9 @@ mod tests {
     fn a_fact_may_be_more_than_claimed() {
         assert_eq!(failure("cluster m1 m2\nexpect m1 commit>=1 term>=0 last>=1.1"), None);
         let why = failure("cluster m1 m2\nexpect m1 commit>=2").unwrap();
-        assert!(why.starts_with("5: m1 has commit=1, want at least 2"), "{why}");
+        assert!(why.starts_with("5: m1 has commit=1, expected at least 2"), "{why}");
         let why = failure("cluster m1 m2\nexpect m1 not commit>=1").unwrap();
-        assert!(why.starts_with("5: m1 has commit=1, want less than 1"), "{why}");
+        assert!(why.starts_with("5: m1 has commit=1, expected less than 1"), "{why}");
     }
 
     /// m2 gets an older disk back and helps m3, which never saw x, to win.

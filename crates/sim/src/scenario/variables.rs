@@ -35,7 +35,7 @@ pub(super) fn name(word: &str) -> Parsed<String> {
     if valid {
         Ok(word.to_owned())
     } else {
-        Err(format!("`{word}` is no name, want such as `last`"))
+        Err(format!("`{word}` is no name, expected one such as `last`"))
     }
 }
 
