@@ -190,7 +190,9 @@ fn directory_of_another_owner_is_refused_and_the_error_names_both() {
     bytes[8] = 2;
     fs::write(&segment, bytes).unwrap();
     let text = open(0xc1, 7).to_string();
-    assert_eq!(text, "wal-00000000000000000001 has format version 2, supported is 1");
+    let expected = "wal-00000000000000000001 has format version 2, this program reads 1: \
+                    start a program that reads 2 on the same data";
+    assert_eq!(text, expected);
 }
 
 #[test]
