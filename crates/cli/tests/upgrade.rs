@@ -206,7 +206,7 @@ impl Rolling {
         let [joiner] = TestServer::all(directory, ["d"]);
         let joiner = TestServer { token: self.servers[0].token.clone(), ..joiner };
         let added = json(&self.all(), &["member", "add", &joiner.pair(), "--learner"]);
-        let id = added["member"]["hexID"].as_str().unwrap();
+        let id = added["member"]["ID"].as_str().unwrap();
         let mut members = self.all();
         members.push(&joiner);
         let mut process = joiner.start_joining(&members);
