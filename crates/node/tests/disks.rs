@@ -12,12 +12,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use quorate::storage::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};
 use quorate::{
-    EntryId, Index, Machine, MachineError, MemoryKv, MemoryNetwork, MemoryStorage, Node,
-    NodeConfig, NodeError, RequestError, RequestRefused, SnapshotChunks, StopReason,
+    CommandReply, EntryId, Index, Machine, MachineError, MemoryKv, MemoryNetwork, MemoryStorage,
+    Node, NodeConfig, NodeError, RequestError, RequestRefused, SnapshotChunks, StopReason,
 };
 use quorate_core::{Boot, Entries, Save, SnapshotMeta};
 use quorate_storage::StoreIdentity;
 use support::{CLUSTER, TICK, in_time, put, until_done, wait_for};
+use tokio::task::JoinHandle;
 
 /// The faults of a disk, from now on.
 #[derive(Default)]
@@ -120,6 +121,10 @@ impl Members {
         Self { nodes, troubles }
     }
 
+    fn set_stuck(&self, stuck: bool) {
+        self.troubles.iter().for_each(|faults| faults.set_stuck(stuck));
+    }
+
     async fn leader(&self) -> usize {
         wait_for("a leader", async || self.nodes.iter().position(Node::is_leader)).await
     }
@@ -144,20 +149,24 @@ async fn a_leader_with_a_slow_disk_keeps_sending_heartbeats() {
     assert_eq!((node.term(), node.is_leader()), (term, true));
 }
 
+type WriteTask = JoinHandle<Result<CommandReply, RequestError>>;
+
+fn write_at_once(node: &Node, count: u32) -> Vec<WriteTask> {
+    let write = |number: u32| {
+        let node = node.clone();
+        tokio::spawn(async move { node.propose(put("a", &number.to_string())).await })
+    };
+    (0..count).map(write).collect()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stuck_disk_makes_clients_wait_within_bounds() {
     let members = Members::start(MemoryKv::default).await;
     let leader = members.leader().await;
     let node = members.nodes[leader].clone();
     until_done("a write", async || node.propose(put("a", "1")).await).await;
-    for faults in &members.troubles {
-        faults.set_stuck(true);
-    }
-    let mut tasks = Vec::new();
-    for number in 0..2_000 {
-        let node = node.clone();
-        tasks.push(tokio::spawn(async move { node.propose(put("a", &number.to_string())).await }));
-    }
+    members.set_stuck(true);
+    let tasks = write_at_once(&node, 2_000);
     // The member accepts a few requests; further callers wait (backpressure).
     wait_for("saves wait", async || {
         let status = node.status().await.unwrap();
@@ -167,9 +176,7 @@ async fn a_stuck_disk_makes_clients_wait_within_bounds() {
     let open = node.status().await.unwrap().open_requests;
     assert!(open < 2_000, "{open} requests were taken");
     assert!(node.metrics().saves_waiting <= 64);
-    for faults in &members.troubles {
-        faults.set_stuck(false);
-    }
+    members.set_stuck(false);
     for task in tasks {
         // Requests that waited too long have failed; none is forgotten.
         let _ = in_time("an answer", task).await.unwrap();
@@ -184,21 +191,13 @@ async fn requests_end_although_the_disks_never_return() {
     let leader = members.leader().await;
     let node = members.nodes[leader].clone();
     until_done("a write", async || node.propose(put("a", "1")).await).await;
-    for faults in &members.troubles {
-        faults.set_stuck(true);
-    }
+    members.set_stuck(true);
     // More than the member accepts and its queue holds.
-    let mut tasks = Vec::new();
-    for number in 0..100 {
-        let node = node.clone();
-        tasks.push(tokio::spawn(async move { node.propose(put("a", &number.to_string())).await }));
-    }
+    let tasks = write_at_once(&node, 100);
     for task in tasks {
         assert!(in_time("an answer", task).await.unwrap().is_err());
     }
-    for faults in &members.troubles {
-        faults.set_stuck(false);
-    }
+    members.set_stuck(false);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
