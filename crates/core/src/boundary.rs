@@ -41,6 +41,10 @@ pub enum Input {
     /// The state machine has applied every entry up to here, or has installed the snapshot of
     /// a save up to here.
     Applied(Index),
+    /// The state machine is still applying the next entry, or installing a snapshot, and has made
+    /// progress since the last such report. Without it, a command that takes long looks like a
+    /// state machine that stands still.
+    Applying,
     /// The state machine has a durable snapshot as of this applied entry: it can be sent to
     /// peers, and the log before it can be trimmed.
     Snapshotted(Index),

@@ -4,6 +4,7 @@
 //! Only state without influence on later behaviour is removed; the rest stays part of the
 //! value, its equality and its hash.
 
+use crate::slow_disk::DiskPace;
 use crate::stall::StallTimer;
 use crate::timer::Timer;
 use crate::{Raft, SaveId};
@@ -32,11 +33,14 @@ impl Raft {
         let config = &self.config;
         let clock = 2 * u64::from(config.election_ticks);
         let Some(leader) = self.role.leader_mut() else { return };
-        let left = leader.hand_over_after.saturating_sub(leader.clock);
-        leader.hand_over_after = if left == 0 { 0 } else { clock + left };
+        // A pause that lasts goes on for two election timeouts, which do not pass. If it were
+        // stored as the time left, every heartbeat would lead to a new state.
+        let pauses = leader.hand_over_after > leader.clock;
+        leader.hand_over_after = if pauses { 2 * clock } else { 0 };
         (leader.clock, leader.elected_at, leader.step_since) = (clock, clock, clock);
         leader.membership_since = clock;
         leader.recent_log_end.ticks = 0;
+        leader.pace = DiskPace::default();
         if config.uncommitted_bytes_max == u64::MAX {
             leader.uncommitted_bytes = 0;
         }

@@ -51,6 +51,10 @@ pub struct Config {
     /// over or steps down. 0 turns this off. A single command must not take the state machine
     /// that long.
     pub stall_timeouts: u32,
+    /// A leader hands over when its disk takes more than this many times as long as those of
+    /// a quorum of others, for several pieces of work in a row, and at least a quarter of an
+    /// election timeout longer. 0 turns this off.
+    pub slow_disk_factor: u32,
     /// How linearizable reads are served.
     pub reads: ReadMode,
     /// Followers forward proposals to the leader instead of refusing them.
@@ -176,6 +180,11 @@ pub struct EtcdCompat {
     pub loose_leases: bool,
     /// A newer term restarts the election timeout.
     pub newer_term_restarts_timer: bool,
+    /// The only voter waits for its election timeout after a start, instead of one tick.
+    pub sole_voter_waits: bool,
+    /// A leader's request to campaign is dropped if it arrives before the newest committed
+    /// membership is applied.
+    pub early_timeout_now_dropped: bool,
 }
 
 impl Config {
@@ -200,6 +209,7 @@ impl Config {
             pre_vote: true,
             check_quorum: true,
             stall_timeouts: 3,
+            slow_disk_factor: 3,
             reads: ReadMode::Quorum,
             forward_proposals: true,
             step_down_on_removal: true,
@@ -233,6 +243,7 @@ impl Config {
             pre_vote: false,
             check_quorum: false,
             stall_timeouts: 0,
+            slow_disk_factor: 0,
             step_down_on_removal: false,
             append_bytes_max: u64::MAX,
             inflight_messages_max: u32::MAX,
@@ -340,6 +351,8 @@ impl Default for EtcdCompat {
             ids_reusable: false,
             loose_leases: false,
             newer_term_restarts_timer: false,
+            sole_voter_waits: false,
+            early_timeout_now_dropped: false,
         }
     }
 }
@@ -361,6 +374,8 @@ impl EtcdCompat {
             ids_reusable: true,
             loose_leases: true,
             newer_term_restarts_timer: true,
+            sole_voter_waits: true,
+            early_timeout_now_dropped: true,
         }
     }
 }

@@ -85,6 +85,16 @@ impl Raft {
         self.installing.is_none() && self.may_campaign() && !self.stall_delays_campaign()
     }
 
+    /// This member needs no vote but its own: no other member has to answer.
+    /// Shown by scenarios/election_sole_voter_does_not_wait.txt.
+    pub(crate) fn is_sole_voter(&self) -> bool {
+        self.role.kind() == RoleKind::Follower
+            && self.leader.is_none()
+            && !self.config.etcd_compat.sole_voter_waits
+            && self.membership().is_single()
+            && self.membership().is_voter(self.config.id)
+    }
+
     /// A voter may campaign, and so may a member that refused a vote only because its own
     /// log is newer: on append, the only member with the newest log may be a learner in it.
     /// Its own vote counts only where it is a voter.

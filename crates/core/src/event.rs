@@ -102,6 +102,11 @@ pub enum Event {
     },
     /// This member's disk or state machine began to stand still, or makes progress again.
     Stalled(Stalled),
+    /// This leader's disk is much slower than those of a quorum of others: it hands over.
+    DiskSlow {
+        /// How many ticks the others take for an entry, at most.
+        others_ticks: u64,
+    },
     /// A peer's snapshot is durable and replaces this member's log. The state machine may not
     /// have it yet.
     SnapshotInstalled(EntryId),

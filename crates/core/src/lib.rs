@@ -80,6 +80,7 @@ mod replication;
 mod role;
 mod saves;
 mod settled;
+mod slow_disk;
 mod snapshot;
 mod stall;
 pub mod status;

@@ -2,7 +2,7 @@
 
 use crate::goals::CatchUpRounds;
 use crate::inflight::Inflight;
-use crate::{Config, Index, MemberId, PeerStatus, Stalled};
+use crate::{Config, Entries, Index, MemberId, PeerStatus, Stalled};
 
 /// How a leader sends entries to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,6 +53,8 @@ pub(crate) struct Peer {
     pub(crate) append_needed: AppendNeeded,
     /// Entries for it are being loaded.
     pub(crate) loading: bool,
+    /// Entries for it that were loaded while its window was full.
+    pub(crate) read_ahead: Option<Entries>,
     /// How far the peer durably knows the log to be committed.
     pub(crate) committed: Index,
     /// The newest read round it confirmed.
@@ -224,6 +226,7 @@ impl Peer {
             progress,
             append_needed: AppendNeeded::No,
             loading: false,
+            read_ahead: None,
             committed: 0,
             round: 0,
             heard_at: 0,

@@ -17,6 +17,7 @@ use crate::snapshot::PendingSnapshot;
 use crate::stall::StallTimer;
 use crate::terms::TermBudget;
 use crate::timer::Timer;
+use crate::transfer::RequestedCampaign;
 use crate::{
     Accepted, Activation, Boot, BootError, Config, Dropped, EntryId, Envelope, Event, Index, Input,
     LoadTarget, MemberId, Message, Output, Refusal, RequestId, SnapshotMeta, Term,
@@ -58,6 +59,8 @@ pub struct Raft {
     /// This member refused a vote only because its own log is newer: then it must be able
     /// to campaign itself, voter or not, or no member could be elected.
     pub(crate) holds_newer_log: bool,
+    /// The leader asked this member to campaign, which it may not yet do.
+    pub(crate) requested_campaign: Option<RequestedCampaign>,
     pub(crate) reports: Reports,
     pub(crate) duplicates: DuplicateFilter,
     /// A trim after a snapshot, delayed by peers that still need the log.
@@ -106,6 +109,7 @@ impl Raft {
             leave_joint_due: false,
             informed_by_vote: false,
             holds_newer_log: false,
+            requested_campaign: None,
             reports: Reports::default(),
             duplicates: DuplicateFilter::after_start(boot.hard_state.term),
             pending_trim: 0,
@@ -140,6 +144,7 @@ impl Raft {
             Input::Transfer(to) => self.on_transfer(to),
             Input::Saved(id) => self.on_saved(id),
             Input::Applied(index) => self.on_applied(index),
+            Input::Applying => self.on_applying(),
             Input::Snapshotted(index) => self.on_snapshotted(index),
             Input::Trim(index) => self.on_trim(index),
             Input::SnapshotSent(peer) => self.on_snapshot_report(peer, true),
@@ -177,6 +182,7 @@ impl Raft {
         // The entries are handed to the state machine: as far as memberships are concerned
         // they are applied. The consequences are part of the next output.
         self.update_active_membership();
+        self.campaign_if_requested();
         if self.membership_work_due {
             self.do_membership_work();
         }
@@ -246,9 +252,12 @@ impl Raft {
         self.term_budget.tick();
         if self.role.is_leader() {
             self.on_leader_tick();
-        } else if self.timer.is_due() && self.is_promotable() {
-            self.timer.begin_campaign();
-            return self.on_campaign();
+        } else if self.timer.is_due() || self.is_sole_voter() {
+            self.requested_campaign = None;
+            if self.is_promotable() {
+                self.timer.begin_campaign();
+                return self.on_campaign();
+            }
         }
         Ok(Accepted::Done)
     }

@@ -126,7 +126,7 @@ impl Raft {
     /// so recently that it still ignores other candidates. Counted from when they were
     /// sent; and given up for the rest of the term once a TimeoutNow was sent, because
     /// voters do not ignore that campaign.
-    fn holds_lease(&self) -> bool {
+    pub fn holds_lease(&self) -> bool {
         let ReadMode::LeaderLease { drift_ticks } = self.config.reads else { return false };
         let Some(leader) = self.role.leader() else { return false };
         let lease = u64::from(self.config.election_ticks - drift_ticks);

@@ -281,6 +281,7 @@ impl Raft {
             self.on_transfer_timeout();
         }
         self.hand_over_if_stalled();
+        self.tick_disk_pace();
         self.membership_work_due = true;
         if self.timer.heartbeat_elapsed >= self.config.heartbeat_ticks {
             self.timer.heartbeat_elapsed = 0;
@@ -337,19 +338,67 @@ impl Raft {
         let Some(slot) = leader.slot(id).filter(|slot| leader.peers[*slot].loading) else {
             return Err(Dropped::NothingPending);
         };
+        leader.pace.load_ended();
         let peer = &mut leader.peers[slot];
         peer.loading = false;
-        let progress = &peer.progress;
+        let waits = peer.progress.is_paused() || peer.progress.is_full();
         let first = entries.first().map(|entry| entry.id.index);
-        if progress.is_paused() || progress.is_full() || first != Some(progress.next) {
+        if first != Some(peer.progress.next) || matches!(peer.progress.flow, Flow::Snapshot(_)) {
             return Err(Dropped::NothingPending);
         }
         let Some(prev) = self.own_entries(entries) else {
             return Err(Malformed::WrongEntries.into());
         };
+        if waits {
+            if let Some(leader) = self.role.leader_mut() {
+                leader.peers[slot].read_ahead = Some(entries.clone());
+            }
+            return Ok(Accepted::Done);
+        }
         self.emit(slot, prev, entries.clone());
+        self.read_ahead(slot);
         self.send_entries(slot);
         Ok(Accepted::Done)
+    }
+
+    /// While a full window waits for replies, the disk reads what is sent next: otherwise a peer
+    /// that lags would get entries more slowly than the quorum, and never catch up under load.
+    /// At most one append is kept in memory.
+    /// Shown by scenarios/replication_reads_ahead_for_a_lagging_peer.txt.
+    fn read_ahead(&mut self, slot: usize) {
+        let Role::Leader(leader) = &mut self.role else { return };
+        let peer = &mut leader.peers[slot];
+        let waits = peer.progress.is_paused() && peer.progress.flow == Flow::Replicate;
+        let next = peer.progress.next;
+        if waits && next <= self.log.last().index && peer.read_ahead.is_none() {
+            let read = self.log.from(next, self.config.append_bytes_max);
+            if matches!(read, LogRead::OnDisk) {
+                self.load_for_peer(slot);
+            }
+        }
+    }
+
+    fn load_for_peer(&mut self, slot: usize) {
+        let Role::Leader(leader) = &mut self.role else { return };
+        let peer = &mut leader.peers[slot];
+        if !std::mem::replace(&mut peer.loading, true) {
+            let range = peer.progress.next..self.log.last().index + 1;
+            let (target, bytes_max) = (LoadTarget::Peer(peer.id), self.config.append_bytes_max);
+            self.out.load.push(Load { target, range, bytes_max });
+        }
+    }
+
+    /// Sends what was read ahead, if that is what comes next.
+    fn emit_read_ahead(&mut self, slot: usize) -> bool {
+        let Some(leader) = self.role.leader_mut() else { return false };
+        let peer = &mut leader.peers[slot];
+        let next = peer.progress.next;
+        let fits = |read: &Entries| read.first().is_some_and(|entry| entry.id.index == next);
+        let Some(read) = peer.read_ahead.take().filter(fits) else { return false };
+        let Some(prev) = self.own_entries(&read) else { return false };
+        self.emit(slot, prev, read);
+        self.read_ahead(slot);
+        true
     }
 
     /// The entry before these, if they equal the entries of this log.
@@ -455,15 +504,10 @@ impl Raft {
             match self.log.from(next, self.config.append_bytes_max) {
                 LogRead::InMemory(held) => entries = held,
                 LogRead::OnDisk => {
-                    if !std::mem::replace(&mut peer.loading, true) {
-                        let range = next..self.log.last().index + 1;
-                        let bytes_max = self.config.append_bytes_max;
-                        self.out.load.push(Load {
-                            target: LoadTarget::Peer(peer.id),
-                            range,
-                            bytes_max,
-                        });
+                    if self.emit_read_ahead(slot) {
+                        return true;
                     }
+                    self.load_for_peer(slot);
                     return false;
                 }
             }

@@ -4,6 +4,7 @@ use crate::goals::RecentLogEnd;
 use crate::membership::{GoalStep, Membership};
 use crate::progress::{AppendNeeded, Peer, Progress};
 use crate::reads::Reads;
+use crate::slow_disk::DiskPace;
 use crate::transfer::Transfer;
 use crate::{Config, Index, MemberId, RoleKind};
 
@@ -104,6 +105,8 @@ pub(crate) struct Leader {
     pub(crate) transfer: Option<Transfer>,
     /// The clock when this leader began to hand over because it is stalled.
     pub(crate) handing_over_since: Option<u64>,
+    /// How fast its disk and those of the others are.
+    pub(crate) pace: DiskPace,
     /// A TimeoutNow was sent in this term: another member may win an election without
     /// waiting for the leader lease to end.
     pub(crate) lease_given_up: bool,
@@ -149,6 +152,7 @@ impl Leader {
             hand_over_after: 0,
             transfer: None,
             handing_over_since: None,
+            pace: DiskPace::default(),
             lease_given_up: false,
             reads: Reads::default(),
             uncommitted_bytes: 0,

@@ -5,7 +5,7 @@
 use std::fmt;
 
 use crate::role::{Leader, Role};
-use crate::{Dropped, Event, Index, MemberId, Raft, SaveId, progress::Peer};
+use crate::{Accepted, Dropped, Event, Index, MemberId, Raft, SaveId, progress::Peer};
 
 /// Which work of a member has made no progress for [`Config::stall_timeouts`].
 ///
@@ -98,6 +98,14 @@ impl Raft {
         }
     }
 
+    /// A long command is not a standstill: otherwise a client could depose the leader with a
+    /// deletion of very many keys.
+    /// Shown by scenarios/stall_long_command_keeps_the_leader.txt.
+    pub(crate) fn on_applying(&mut self) -> Result<Accepted, Dropped> {
+        self.stall.machine.ticks = 0;
+        Ok(Accepted::Done)
+    }
+
     fn oldest_save(&self) -> Option<u64> {
         self.saves.in_flight.front().map(|save| {
             let SaveId(id) = save.id;
@@ -187,12 +195,20 @@ impl Raft {
     /// Shown by scenarios/stall_same_command_everywhere.txt.
     fn healthiest_successor(&self, leader: &Leader, stalled: Stalled) -> Option<MemberId> {
         let applied = self.applied_by_machine();
-        let ahead = |peer: &&Peer| !stalled.machine || peer.applied > applied;
+        self.healthiest_voter(leader, |peer| !stalled.machine || peer.applied > applied)
+    }
+
+    /// The healthiest of the other voters that are ready and fit.
+    pub(crate) fn healthiest_voter(
+        &self,
+        leader: &Leader,
+        fit: impl Fn(&Peer) -> bool,
+    ) -> Option<MemberId> {
         let membership = self.membership();
-        let fit = leader.peers.iter().filter(|peer| {
+        let ready = leader.peers.iter().filter(|peer| {
             peer.id != self.config.id && membership.is_voter(peer.id) && self.is_ready(leader, peer)
         });
-        let healthiest = fit.filter(ahead).max_by_key(|peer| {
+        let healthiest = ready.filter(|peer| fit(peer)).max_by_key(|peer| {
             let stays = membership.incoming().contains(peer.id);
             (stays, peer.progress.matched, peer.applied, std::cmp::Reverse(peer.id))
         });
@@ -201,7 +217,7 @@ impl Raft {
 
     /// A quorum is live with disks that can record a vote. This member's own disk counts
     /// like the others'.
-    fn quorum_can_vote(&self, leader: &Leader, own: Stalled) -> bool {
+    pub(crate) fn quorum_can_vote(&self, leader: &Leader, own: Stalled) -> bool {
         self.membership().quorum(|id| {
             if id == self.config.id {
                 return !own.disk;

@@ -6,12 +6,23 @@
 
 use crate::election::Campaign;
 use crate::event::AbortReason;
-use crate::{Accepted, Dropped, Event, MemberId, Message, Raft, Refusal, RoleKind};
+use crate::refusal::CampaignBlocked;
+use crate::{Accepted, Dropped, Event, MemberId, Message, Raft, Refusal, RoleKind, Term};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Transfer {
     pub(crate) to: MemberId,
 }
+
+/// A leader's request to campaign that arrived before the newest committed membership was applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct RequestedCampaign {
+    from: MemberId,
+    term: Term,
+}
+
+const NOT_APPLIED_YET: Result<Accepted, Dropped> =
+    Err(Dropped::MayNotCampaign(CampaignBlocked::MembershipNotApplied));
 
 impl Raft {
     pub(crate) fn on_transfer(&mut self, to: MemberId) -> Result<Accepted, Dropped> {
@@ -91,7 +102,26 @@ impl Raft {
             return Err(Dropped::Unsolicited); // Not from the leader of this term.
         }
         // The leader asked for this campaign, so no pre-vote is needed.
-        self.campaign(Campaign::Forced)
+        let campaign = self.campaign(Campaign::Forced);
+        if campaign == NOT_APPLIED_YET && !self.config.etcd_compat.early_timeout_now_dropped {
+            self.requested_campaign = Some(RequestedCampaign { from, term: self.term });
+            return Ok(Accepted::Done);
+        }
+        campaign
+    }
+
+    /// Starts the campaign that the leader asked for, once the committed membership counts here.
+    /// A leader that leaves sends the commit index and the request together: a successor that
+    /// dropped the request would leave the cluster without a leader for an election timeout.
+    /// Shown by scenarios/leaving_leader_request_waits_for_apply.txt.
+    pub(crate) fn campaign_if_requested(&mut self) {
+        let Some(RequestedCampaign { from, term }) = self.requested_campaign else { return };
+        let is_current = term == self.term
+            && self.role.kind() == RoleKind::Follower
+            && self.leader.is_none_or(|leader| leader == from);
+        if !is_current || self.campaign(Campaign::Forced) != NOT_APPLIED_YET {
+            self.requested_campaign = None;
+        }
     }
 
     pub(crate) fn on_transfer_timeout(&mut self) {

@@ -2,7 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use quorate_core::{Boot, Entry, HardState, MemberId, Membership, Save, SaveId};
+use std::sync::Arc;
+
+use quorate_core::{
+    Boot, Entry, EntryId, HardState, MemberId, Membership, Save, SaveId, SnapshotMeta,
+};
 use quorate_sim::faulty_disk::FaultyDisk;
 use quorate_sim::storage_check::{explore, walk};
 use quorate_storage::{OpenedStore, Store, StoreConfig, StoreIdentity, StoreOwner};
@@ -60,6 +64,48 @@ fn records_after_a_torn_write_never_reappear() {
         assert_eq!(boot.tail, save(3, &[8; 2000]).entries);
     }
     assert!(torn > 10, "{torn}");
+}
+
+/// A received snapshot was checked and is durable, and the save that replaces the log by it has
+/// yet to come. A crash in between changes nothing: the member continues from its log, and can
+/// receive the snapshot again.
+#[test]
+fn a_crash_between_a_received_snapshot_and_its_save_keeps_the_log() {
+    let expected = StoreOwner { cluster: 1, member: MemberId(1) };
+    let open = |disk| Store::open(disk, expected, &CONFIG).unwrap();
+    let OpenedStore { mut store, boot: first, .. } = open(created());
+    store.write(&save(2, &[7; 100])).unwrap();
+    store.sync().unwrap();
+    let membership = Arc::new(Membership::new([MemberId(1), MemberId(2)], []));
+    let meta = SnapshotMeta { id: EntryId::new(3, 50), membership };
+    let receive = |store: &mut Store<FaultyDisk>| {
+        let mut writer = store.begin_snapshot(meta.clone()).unwrap();
+        for _ in 0..3 {
+            store.append_snapshot(&mut writer, &[9; 1_000]).unwrap();
+        }
+        store.finish_snapshot(writer).unwrap();
+    };
+    let mut images = store.disk().crash_images().count();
+    receive(&mut store);
+    let received: Vec<FaultyDisk> = store.disk().crash_images().collect();
+    images += received.len();
+    for image in received {
+        let OpenedStore { mut store, boot, .. } = open(image);
+        assert_eq!(boot.snapshot.id, first.snapshot.id);
+        assert_eq!(boot.tail, save(2, &[7; 100]).entries);
+        assert_eq!(boot.hard_state.term, 2);
+        receive(&mut store);
+        let hard_state = Some(HardState { term: 3, vote: None, commit: 50 });
+        let install = Some(meta.clone());
+        store.write(&Save { hard_state, install, ..save(3, &[]) }).unwrap();
+        store.sync().unwrap();
+        for image in store.disk().crash_images() {
+            let boot = open(image).boot;
+            assert_eq!((boot.snapshot.id, boot.hard_state.term), (meta.id, 3));
+            assert!(boot.tail.is_empty());
+        }
+    }
+    assert!(images > 2, "{images}");
 }
 
 fn created() -> FaultyDisk {

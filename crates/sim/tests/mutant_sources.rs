@@ -36,7 +36,7 @@ fn every_mutant_names_the_checker_that_must_detect_it() {
     for mutant in read_mutants(&mutants_folder()).unwrap() {
         match &mutant.expected {
             Expected::Noticed { checker, .. } => {
-                let is_rule = checker.starts_with(['I', 'L', 'R', 'D'])
+                let is_rule = checker.starts_with(['I', 'L', 'R', 'D', 'K', 'V', 'W'])
                     && checker[1..].parse::<u32>().is_ok();
                 let is_known = is_rule || CHECKERS.contains(&checker.as_str());
                 assert!(is_known, "{}: unknown checker `{checker}`", mutant.name);

@@ -36,7 +36,7 @@ fn reply(number: u64) -> Bytes {
 fn capture<'a>(queues: impl Iterator<Item = (&'a u8, &'a u64)>) -> SnapshotChunks {
     let chunks: Vec<Bytes> =
         queues.map(|(name, last)| [&[*name][..], &last.to_le_bytes()].concat().into()).collect();
-    Box::new(chunks.into_iter())
+    Box::new(chunks.into_iter().map(Ok))
 }
 
 fn restore(chunks: &mut dyn Iterator<Item = Bytes>) -> Result<Vec<(u8, u64)>, BadSnapshot> {

@@ -61,6 +61,21 @@ impl Goal {
     pub(super) fn includes(&self, id: MemberId) -> bool {
         self.voters.contains(id) || self.learners.contains(id)
     }
+
+    /// Where a goal starts that replaces this one: where this one started. If it only takes
+    /// members away, that is a removal, which a cancel does not undo and which does not wait for
+    /// the members that this goal adds.
+    fn origin_of_next(&self, voters: &MemberSet, learners: &MemberSet) -> (MemberSet, MemberSet) {
+        let includes = |id: MemberId| voters.contains(id) || learners.contains(id);
+        let adds = voters.iter().chain(learners.iter()).any(|id| !self.includes(id));
+        let kept = |set: &MemberSet| -> MemberSet {
+            set.iter().filter(|id| adds || includes(*id) || !self.includes(*id)).collect()
+        };
+        let voters = kept(&self.from_voters);
+        // Without voters there would be nothing to return to.
+        let voters = if voters.is_empty() { self.from_voters.clone() } else { voters };
+        (voters, kept(&self.from_learners))
+    }
 }
 
 /// What a leader sees of its peers, as input for planning. Exhaustive because callers of
@@ -145,15 +160,21 @@ fn toward_voters(membership: &Membership, goal: &Goal, view: &PlanContext) -> Go
     let ready: MemberSet = joining().filter(|id| view.caught_up.contains(*id)).collect();
     let lagging: MemberSet = joining().filter(|id| !view.caught_up.contains(*id)).collect();
     let expected = lagging.iter().any(|id| view.catching_up.contains(id));
-    if expected || ready.is_empty() && !lagging.is_empty() {
+    let waits = expected || ready.is_empty() && !lagging.is_empty();
+    let (dropped, leaving): (Vec<_>, Vec<_>) =
+        leaving(voters, goal, view).into_iter().partition(|id| !goal.from_voters.contains(*id));
+    let none_left = dropped.len() == voters.len();
+    if waits && (dropped.is_empty() || none_left) {
         return GoalStep::CatchUp(lagging);
     }
-    let leaving = leaving(voters, goal, view);
+    let ready = if waits { MemberSet::new() } else { ready };
     // A member that never starts must not keep the others from their votes. Until it does,
     // each new voter replaces a leaving one, so that the cluster does not shrink.
     // Shown by scenarios/goal_continues_without_member_that_never_starts.txt.
     let seats = if lagging.is_empty() { leaving.len() } else { ready.len().min(leaving.len()) };
-    let demoted = &leaving[..seats];
+    // A voter that is removed by a request of its own is replaced by none of them.
+    // Shown by scenarios/goal_removal_does_not_wait_for_joining_members.txt.
+    let demoted = [dropped, leaving[..seats].to_vec()].concat();
     let stays = |id| goal.voters.contains(id) || voters.contains(id) && !demoted.contains(&id);
     let successors = goal.voters.iter().filter(|id| voters.contains(*id));
     let successors: MemberSet = successors.filter(|id| view.caught_up.contains(*id)).collect();
@@ -208,9 +229,8 @@ impl Membership {
                 id,
             )));
         }
-        // A replaced goal keeps the starting point of the first one.
         let (from_voters, from_learners) = match self.goal().filter(|goal| !goal.cancels) {
-            Some(goal) => (goal.from_voters.clone(), goal.from_learners.clone()),
+            Some(goal) => goal.origin_of_next(voters, learners),
             None => (self.incoming().clone(), self.learners().clone()),
         };
         let goal = Goal {

@@ -2,8 +2,8 @@
 //! I1, one vote per term; I3, a leader's log only grows; I6, quorums of consecutive
 //! memberships overlap; I7, at most one change is pending; I8, the active membership is in
 //! the log; I9, indexes are in order and never decrease; I11, which members may campaign
-//! and lead; I12, no message before the save that it depends on; D1 and D2, a disk keeps
-//! what it has saved.
+//! and lead; I12, no message before the save that it depends on; I15, votes and restarts
+//! tell the committed membership; D1 and D2, a disk keeps what it has saved.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use quorate_core::{
 };
 
 use super::log::LogRecord;
+use super::roles::role_is_allowed;
 use super::{Checked, MemberView, Violation, ensure, quorums_meet};
 use crate::cluster::DiskState;
 
@@ -31,6 +32,8 @@ pub(crate) struct MemberRecord {
     votes_wait: bool,
     /// A change is reported as done when it is settled.
     settles: bool,
+    /// Votes and their replies tell the committed membership.
+    votes_tell_commit: bool,
     /// The entry that added it, if it joined later.
     joined_at: Index,
     /// Its log according to its save requests.
@@ -43,6 +46,9 @@ pub(crate) struct MemberRecord {
     lost_disk: Option<DiskRecord>,
     term: Term,
     commit: Index,
+    /// The commit index in its save requests, and that of its start.
+    commit_requested: Index,
+    commit_at_start: Index,
     /// The last index passed to the machine.
     applying: Index,
     /// The snapshot that it is to save, until the disk has written it.
@@ -101,6 +107,7 @@ impl MemberRecord {
             activation: config.activation,
             votes_wait: !config.etcd_compat.every_reply_waits,
             settles: config.liveness.settle,
+            votes_tell_commit: config.liveness.votes_tell_commit,
             joined_at: config.joined_at,
             requested: LogRecord::default(),
             disk: DiskRecord::default(),
@@ -108,6 +115,8 @@ impl MemberRecord {
             lost_disk: None,
             term: 0,
             commit: 0,
+            commit_requested: 0,
+            commit_at_start: 0,
             applying: 0,
             unwritten_snapshot: None,
             applied: 0,
@@ -125,6 +134,7 @@ impl MemberRecord {
             disk: DiskRecord::of_view(&view.durable),
             term: view.term,
             commit: view.commit,
+            commit_requested: view.commit,
             applying: view.applying,
             unwritten_snapshot: view.installing.then_some(view.snapshot.id.index),
             applied: view.applied,
@@ -177,6 +187,8 @@ impl MemberRecord {
             lost_disk: self.lost_disk.take().filter(|_| !added_again),
             term: boot.hard_state.term,
             commit: boot.hard_state.commit.max(boot.snapshot.id.index),
+            commit_requested: boot.hard_state.commit.max(boot.snapshot.id.index),
+            commit_at_start: boot.hard_state.commit.max(boot.snapshot.id.index),
             applying: boot.applied,
             applied: boot.applied,
             ..Self::new(config)
@@ -192,7 +204,11 @@ impl MemberRecord {
 
     /// The member asks its disk to save something (I3, I6, I7).
     pub(crate) fn save_requested(&mut self, raft: &Raft, save: &Save) -> Checked {
+        if let Some(hard_state) = save.hard_state {
+            self.commit_requested = self.commit_requested.max(hard_state.commit);
+        }
         if let Some(meta) = &save.install {
+            self.commit_requested = self.commit_requested.max(meta.id.index);
             self.requested.install(meta);
             self.unwritten_snapshot = Some(meta.id.index);
         }
@@ -265,6 +281,7 @@ impl MemberRecord {
     /// A message leaves the member (I12): a granted vote, an acknowledged entry and the
     /// vote of a candidate are on its disk.
     pub(crate) fn sent(&self, envelope: &Envelope) -> Checked {
+        self.commit_is_told(envelope)?;
         let HardState { term, vote, commit } = self.disk.hard_state;
         let (newer, same) = (term > envelope.term, term == envelope.term);
         let log = &self.disk.log;
@@ -273,9 +290,12 @@ impl MemberRecord {
                 newer || same && vote == Some(envelope.to)
             }
             // After a crash it could otherwise campaign again in the same term with a
-            // shorter log.
+            // shorter log. A leader of that term, who may have replaced the entry since, was
+            // elected without this request.
             Message::Vote(request) if self.votes_wait => {
-                newer || same && vote == Some(envelope.from) && log.covers(request.last)
+                let replaced = request.last.term < envelope.term && log.last().term == term;
+                let kept = log.covers(request.last) || replaced;
+                newer || same && vote == Some(envelope.from) && kept
             }
             // A commit index may be sent before it is durable, except for that of a
             // membership: settling depends on it.
@@ -296,6 +316,38 @@ impl MemberRecord {
             format!(
                 "{from} sends {to} in term {term} what its disk does not hold: {message:?}; {disk}"
             )
+        })
+    }
+
+    /// I15: votes and their replies tell the newest membership that the sender knows to be
+    /// committed. Only what it knew when it started is compared: a message may have waited for
+    /// a save while the member learned more.
+    fn commit_is_told(&self, envelope: &Envelope) -> Checked {
+        let told = match &envelope.message {
+            Message::PreVote(vote) | Message::Vote(vote) => vote.committed,
+            Message::PreVoteReply(reply) | Message::VoteReply(reply) => reply.committed,
+            _ => return Ok(()),
+        };
+        let known = self.requested.change_at(self.commit_at_start);
+        ensure(told.index >= known.index || !self.votes_tell_commit, "I15", || {
+            let (from, message) = (envelope.from, &envelope.message);
+            format!("{from} sends {message:?}, but knows that {known} is committed")
+        })
+    }
+
+    /// I15: a commit index that covers a membership is saved, and a membership in the log
+    /// proves that the one before it is committed.
+    fn commit_is_kept(&self, raft: &Raft) -> Checked {
+        let commit = raft.log_status().commit;
+        let change = self.requested.change_at(commit).index;
+        let saved = self.commit_requested.max(self.requested.base().index);
+        ensure(change <= saved, "I15", || {
+            format!("{} knows that {change} is committed, but saves only {saved}", self.id)
+        })?;
+        let on_apply = self.activation == Activation::OnApply;
+        let proven = self.requested.change_before_newest().index;
+        ensure(proven <= commit || !on_apply, "I15", || {
+            format!("{} knows only {commit} as committed, but its log proves {proven}", self.id)
         })
     }
 
@@ -332,6 +384,7 @@ impl MemberRecord {
             self.membership = Some(Arc::clone(active));
             self.membership_is_logged(raft)?;
         }
+        self.commit_is_kept(raft)?;
         (self.term, self.commit, self.applied) = (term, log.commit, log.applied);
         Ok(claims)
     }
@@ -430,61 +483,5 @@ impl DiskRecord {
         let proven = self.log.change_before_newest().index;
         let saved = self.hard_state.commit.max(self.log.base().index).max(self.snapshot);
         index <= saved.max(proven)
-    }
-}
-
-/// I11: a voter of the active membership may campaign and lead. Two exceptions: with
-/// activation on append, a member that refused a vote because it alone has a newer log may
-/// campaign and win; and a leader that is no longer a voter leads until that is settled, or
-/// longer if it is configured not to step down. A member that joined later must hold the
-/// entry that added it.
-fn role_is_allowed(raft: &Raft) -> Checked {
-    let (id, role) = (raft.config().id, raft.role());
-    if role == RoleKind::Follower {
-        return Ok(());
-    }
-    let (log, membership) = (raft.log_status(), raft.membership());
-    let on_append = raft.config().activation == Activation::OnAppend;
-    let leads = role == RoleKind::Leader;
-    let allowed = membership.is_voter(id)
-        || may_act_without_vote(leads, on_append, || {
-            let settled = raft.config().step_down_on_removal
-                && raft.status().settled >= membership.since().index;
-            (raft.holds_newer_log(), settled)
-        });
-    let reached = if on_append { log.last.index } else { log.commit };
-    ensure(allowed && (leads || reached >= raft.config().joined_at), "I11", || {
-        let action = if leads { "leads" } else { "campaigns" };
-        format!("{} {action} under {membership} with {log:?}", id)
-    })
-}
-
-/// The exceptions of I11. `facts`: whether it holds a newer log than a member that asked
-/// for its vote, and whether the membership without it is settled.
-fn may_act_without_vote(
-    leads: bool,
-    on_append: bool,
-    facts: impl FnOnce() -> (bool, bool),
-) -> bool {
-    match (leads, on_append) {
-        (true, true) => true,
-        (true, false) => !facts().1,
-        (false, true) => facts().0,
-        (false, false) => false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn i11_members_without_a_vote() {
-        let may = |leads, on_append, newer_log, settled| {
-            may_act_without_vote(leads, on_append, || (newer_log, settled))
-        };
-        assert!(!may(false, false, true, false));
-        assert!(!may(false, true, false, false) && may(false, true, true, false));
-        assert!(may(true, false, false, false) && !may(true, false, false, true));
     }
 }

@@ -1,4 +1,4 @@
-//! The properties that must hold in every execution: the invariants I1 to I13, the
+//! The properties that must hold in every execution: the invariants I1 to I15, the
 //! electability of leaders (L1), correct replies to clients, linearizability.
 //!
 //! Each invariant is written once. `member` has those that a single member can break,
@@ -16,6 +16,7 @@ mod log;
 mod member;
 mod quorums;
 pub mod replies;
+mod roles;
 #[cfg(test)]
 mod tests;
 mod tracker;
@@ -37,7 +38,7 @@ pub use view::MemberView;
 /// A rule that was broken, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// `I1` to `I13`, `L1`, …, or a word: `assert` for an assertion of the core itself.
+    /// `I1` to `I15`, `L1`, …, or a word: `assert` for an assertion of the core itself.
     pub rule: &'static str,
     pub what: String,
 }
@@ -81,7 +82,7 @@ pub(crate) trait MemberChecks {
     fn stepped(&mut self, raft: &Raft) -> Checked;
 }
 
-fn ensure(holds: bool, rule: &'static str, what: impl FnOnce() -> String) -> Checked {
+pub(crate) fn ensure(holds: bool, rule: &'static str, what: impl FnOnce() -> String) -> Checked {
     if holds { Ok(()) } else { violated(rule, what) }
 }
 

@@ -286,6 +286,12 @@ fn i12_messages_before_their_save() {
     Arc::make_mut(&mut member.durable).hard_state.vote = Some(MemberId(1));
     assert_eq!(sends(&member, asks(EntryId::new(2, 2))), "fine");
     assert_eq!(sends(&member, asks(EntryId::new(2, 3))), "I12");
+    // The leader of the term has replaced the entry that a late request names.
+    assert_eq!(sends(&member, asks(EntryId::new(1, 3))), "fine");
+    let mut candidate = view(1, vec![command(1, 2)], 1);
+    let vote = Some(MemberId(1));
+    Arc::make_mut(&mut candidate.durable).hard_state = HardState { term: 2, vote, commit: 1 };
+    assert_eq!(sends(&candidate, asks(EntryId::new(1, 3))), "I12");
 }
 
 #[test]

@@ -58,6 +58,11 @@ pub enum FaultKind {
     Gray,
     /// What storage and operators do more rarely.
     Rare,
+    /// Disks that are copied, moved and restored. Only where disks tell their place.
+    Copies,
+    /// Programs that are replaced, and requests for the cluster version. Only where programs
+    /// differ.
+    Versions,
 }
 
 actions! {
@@ -142,6 +147,21 @@ actions! {
     TearSnapshot, "tear-snapshot", 5, Rare;
     /// A removed member is added again under its id, with an empty disk.
     ReuseId, "reuse-id", 6, Rare;
+    /// A backup of the disk is made while the member runs.
+    CopyDisk, "copy-disk", 12, Copies;
+    /// The process ends, and is started with its disk in another place.
+    MoveDisk, "move-disk", 8, Copies;
+    /// The disk is lost, and its backup takes its place.
+    RestoreDisk, "restore-disk", 8, Copies;
+    /// A newer program is started on the same disk.
+    NewerProgram, "newer-program", 16, Versions;
+    /// An older program is started on the same disk, when the member's status allows it, or by
+    /// mistake.
+    OlderProgram, "older-program", 16, Versions;
+    /// The operator asks for a downgrade of the cluster version.
+    LowerVersion, "lower-version", 10, Versions;
+    /// The operator cancels it.
+    KeepVersion, "keep-version", 4, Versions;
 }
 
 /// One action at one time.
@@ -162,7 +182,7 @@ impl Action {
             FOCUS_COMMITS => return patterns::about_commits(setting, &mut random),
             _ => {}
         }
-        let kinds = draw_kinds(&mut random, setting.seed);
+        let kinds = draw_kinds(&mut random, setting);
         let drawable: Vec<ActionKind> =
             ActionKind::ALL.iter().copied().filter(|what| kinds.contains(&what.kind())).collect();
         let total: u64 = drawable.iter().map(|what| what.odds()).sum();
@@ -192,7 +212,7 @@ impl Action {
 
 /// Requests are always there, the rest by chance. The later kinds are drawn from a source of
 /// their own, so that a seed without them means the same as before.
-fn draw_kinds(random: &mut Random, seed: u64) -> Vec<FaultKind> {
+fn draw_kinds(random: &mut Random, setting: &RunSettings) -> Vec<FaultKind> {
     let mut kinds = vec![FaultKind::Requests];
     for (kind, odds) in [
         (FaultKind::Members, 800),
@@ -205,11 +225,17 @@ fn draw_kinds(random: &mut Random, seed: u64) -> Vec<FaultKind> {
             kinds.push(kind);
         }
     }
-    let mut later = Random::stream(seed, 7);
+    let mut later = Random::stream(setting.seed, 7);
     for (kind, odds) in [(FaultKind::Gray, 300), (FaultKind::Rare, 300)] {
         if later.per_mille(odds) {
             kinds.push(kind);
         }
+    }
+    if setting.places == 1 {
+        kinds.push(FaultKind::Copies);
+    }
+    if setting.versions == 1 {
+        kinds.push(FaultKind::Versions);
     }
     kinds
 }

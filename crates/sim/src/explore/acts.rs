@@ -7,6 +7,7 @@ use quorate::driver::ChangeWait;
 use quorate_core::{Change, MemberId, Membership};
 
 use super::action::{Action, ActionKind};
+use super::etcd::TICK_MS;
 use super::member::MemberHealth;
 use super::setting::TICK;
 use super::simulation::{SimEvent, Simulation, place_of};
@@ -24,12 +25,7 @@ impl Simulation {
         self.report.events += 1;
         let done = match action.what {
             ActionKind::Crash => self.crash(place)?,
-            ActionKind::CrashInWrite => {
-                let member = &mut self.members[place];
-                member.spoiled = true;
-                member.disk.inner().stop_after(Some(action.number % 12));
-                member.is_up()
-            }
+            ActionKind::CrashInWrite => self.crash_in_write(place, action.number),
             ActionKind::Restart => {
                 let down = !self.members[place].is_up();
                 self.schedule(self.now, SimEvent::Starts { place });
@@ -68,6 +64,15 @@ impl Simulation {
                 !std::mem::replace(&mut member.tears_snapshot, true)
             }
             ActionKind::ReuseId => self.reuse_id(action.number)?,
+            ActionKind::CopyDisk | ActionKind::MoveDisk | ActionKind::RestoreDisk => {
+                self.copy_or_move(action.what, place)?
+            }
+            ActionKind::NewerProgram
+            | ActionKind::OlderProgram
+            | ActionKind::LowerVersion
+            | ActionKind::KeepVersion => {
+                self.operate_versions(action.what, place, action.number)?
+            }
             ActionKind::Transfer | ActionKind::Campaign | ActionKind::Burst | ActionKind::Trim => {
                 self.operate(action.what, place, action.number)?
             }
@@ -77,6 +82,13 @@ impl Simulation {
             self.report.count(action.what.name());
         }
         Ok(())
+    }
+
+    fn crash_in_write(&mut self, place: usize, number: u64) -> bool {
+        let member = &mut self.members[place];
+        member.spoiled = true;
+        member.disk.inner().stop_after(Some(number % 12));
+        member.is_up()
     }
 
     fn pause(&mut self, place: usize, ticks: u64) -> bool {
@@ -104,6 +116,7 @@ impl Simulation {
         }
         let Some(process) = &mut self.members[place].process else { return Ok(false) };
         (0..ticks).for_each(|_| process.driver.tick());
+        self.members[place].clock_jumped_ms += ticks * TICK_MS;
         self.pump(place)?;
         Ok(true)
     }
@@ -275,7 +288,7 @@ impl Simulation {
     }
 
     pub(crate) fn ask_change(&mut self, place: usize, change: Change) -> Checked {
-        let (number, change) = self.admin.number(change);
+        let (number, change) = self.admin.number(change, self.now);
         let (run, timeout) = (self.members[place].run, self.admin.timeout);
         let Some(process) = &mut self.members[place].process else { return Ok(()) };
         let token = process.driver.change(change, ChangeWait::Settled { ticks: timeout });

@@ -23,6 +23,8 @@ pub(crate) struct Admin {
     next: u64,
     /// A goal was cancelled by request.
     pub(crate) has_cancelled: bool,
+    /// When that was last requested.
+    pub(crate) cancelled_at: u64,
 }
 
 /// The recorded state of a change.
@@ -40,6 +42,7 @@ impl Admin {
             changes: BTreeMap::new(),
             next: 0,
             has_cancelled: false,
+            cancelled_at: 0,
         }
     }
 
@@ -108,9 +111,11 @@ impl Admin {
     }
 
     /// Adds a number to the context of a change, to identify it in the log.
-    pub(crate) fn number(&mut self, change: Change) -> (u64, Change) {
+    pub(crate) fn number(&mut self, change: Change, now: u64) -> (u64, Change) {
         self.next += 1;
-        self.has_cancelled |= matches!(change.kind, ChangeKind::Cancel);
+        if matches!(change.kind, ChangeKind::Cancel) {
+            (self.has_cancelled, self.cancelled_at) = (true, now);
+        }
         self.changes.insert(self.next, ChangeRecord::default());
         let context = Bytes::copy_from_slice(&self.next.to_le_bytes());
         (self.next, change.with_context(context))

@@ -6,7 +6,7 @@ use quorate::RequestError;
 use quorate::driver::{RequestOutcome, RequestReply, RequestToken};
 use quorate_core::RequestId;
 
-use super::machine::numbered;
+use super::machine::{TOO_EARLY, numbered};
 use super::setting::{RunSettings, TICK};
 use super::workload::{ClientReply, Exchange, Workload, WorkloadRequest};
 use crate::checkers::replies::{CheckedRequest, ReplyChecker, ReplyKind};
@@ -82,7 +82,11 @@ impl SimClients {
     }
 
     /// Records a request. Returns its number and the request to pass to a driver.
-    fn push(&mut self, client: usize, request: WorkloadRequest) -> (usize, WorkloadRequest) {
+    pub(crate) fn push(
+        &mut self,
+        client: usize,
+        request: WorkloadRequest,
+    ) -> (usize, WorkloadRequest) {
         let number = self.history.len();
         let driver_request = match &request {
             WorkloadRequest::Command(command) => {
@@ -100,6 +104,11 @@ impl SimClients {
             ran_at: None,
         });
         (number, driver_request)
+    }
+
+    /// The request waits for its reply.
+    pub(crate) fn is_open(&self, number: usize) -> bool {
+        self.open.values().any(|open| *open == number)
     }
 
     /// A driver accepted the request and returned a token.
@@ -185,6 +194,10 @@ impl SimClients {
 impl Exchange {
     fn note(&mut self, done: &RequestReply) {
         let reply = match done {
+            RequestReply::Ran { reply, .. } if reply[..] == *TOO_EARLY => {
+                self.reply = ClientReply::Refused;
+                return;
+            }
             RequestReply::Ran { index, reply } => {
                 self.ran_at = Some(*index);
                 reply

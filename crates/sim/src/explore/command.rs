@@ -91,7 +91,7 @@ fn read(file: &Path) -> Result<RunReplay, String> {
 fn one(replay: &RunReplay, options: &ExploreOptions) -> ExitCode {
     let trace =
         options.trace.then(|| Box::new(|now: u64, what: &str| say!("{now:>8} {what}")) as Trace);
-    let outcome = MachineTrial::kv().run_traced(&replay.setting, &replay.actions, trace);
+    let outcome = MachineTrial::of_setting().run_traced(&replay.setting, &replay.actions, trace);
     say!("{}", outcome.report);
     match &outcome.violation {
         None => {

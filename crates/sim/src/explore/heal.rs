@@ -24,6 +24,9 @@ use crate::checkers::{Checked, Violation, has_quorum};
 const ELECTED_WITHIN: u64 = 20;
 const CHANGED_WITHIN: u64 = 60;
 const CAUGHT_UP_WITHIN: u64 = 40;
+const VERSION_RISEN_WITHIN: u64 = 30;
+/// After so many election timeouts no request to cancel is on its way.
+const LAST_CANCEL: u64 = 50;
 /// Longer than the timeout of a request.
 const REPLIED_WITHIN: u64 = 50;
 
@@ -59,11 +62,15 @@ impl Simulation {
             |simulation| simulation.has_working_leader(),
         )?;
         if let Some(goal) = in_progress.or_else(|| self.possible_goal(&stays)) {
-            self.finish_goal(goal)?;
+            self.finish_goal(goal, &stays)?;
         }
         self.reach_goal(&stays)?;
         if self.setting.gray > 0 {
             self.endure_gray_faults(&mut stays)?;
+            self.reach_goal(&stays)?;
+        }
+        if self.setting.rollback > 0 {
+            self.endure_rollback(&mut stays)?;
             self.reach_goal(&stays)?;
         }
         self.serve(&stays)?;
@@ -125,6 +132,7 @@ impl Simulation {
             self.members[place].repair_disk();
             self.members[place].disk_delay = self.members[place].disk_delay.min(WORK_MAX);
             if stays.contains(&self.members[place].id) {
+                self.upgrade_before_healing(place)?;
                 self.start(place)?;
             } else {
                 self.crash(place)?;
@@ -196,8 +204,14 @@ impl Simulation {
         members.all(|id| stays.contains(&id)).then_some(goal.id)
     }
 
-    /// A goal that was in progress is reached without the operator, by any leader.
-    fn finish_goal(&mut self, goal: EntryId) -> Checked {
+    /// A goal that was in progress is reached without the operator, by any leader: in some runs
+    /// another member is asked to take over meanwhile.
+    fn finish_goal(&mut self, goal: EntryId, stays: &BTreeSet<MemberId>) -> Checked {
+        let mut moves = self.random.below(3);
+        // No request to cancel can still be on its way.
+        if self.now > self.admin.cancelled_at + LAST_CANCEL * self.election() {
+            self.finishing = Some(goal);
+        }
         let end = self.deadline(CHANGED_WITHIN);
         while self.membership().goal().is_some_and(|open| open.id == goal) {
             if self.now >= end {
@@ -205,10 +219,28 @@ impl Simulation {
                 let message = format!("the goal {goal} is not finished: {now}");
                 return Err(Violation::new("L2", message));
             }
+            if moves > 0 && self.random.per_mille(100) {
+                moves -= 1;
+                self.move_leadership(stays)?;
+            }
             self.run_until(self.now + TICK)?;
         }
+        self.finishing = None;
         self.report.goals_finished += 1;
         Ok(())
+    }
+
+    /// The leader is asked to hand over to a member that stays.
+    fn move_leadership(&mut self, stays: &BTreeSet<MemberId>) -> Checked {
+        let all: Vec<MemberId> = stays.iter().copied().collect();
+        let (Some(leader), Some(to)) = (self.leader(), self.random.pick(&all).copied()) else {
+            return Ok(());
+        };
+        if let Some(process) = &mut self.members[leader].process {
+            let _ = process.driver.transfer(to);
+            self.report.count("transfer during a goal");
+        }
+        self.pump(leader)
     }
 
     /// A goal ends in the way that was requested.
@@ -218,7 +250,8 @@ impl Simulation {
             return Ok(());
         }
         self.report.goals_reached += u64::from(ended.end == GoalEnd::Reached);
-        if ended.end == GoalEnd::Cancelled && !self.admin.has_cancelled {
+        let is_cancelled = ended.end == GoalEnd::Cancelled;
+        if is_cancelled && (!self.admin.has_cancelled || self.finishing == Some(ended.id)) {
             let message = format!("the goal {} was cancelled without a request", ended.id);
             return Err(Violation::new("L2", message));
         }
@@ -260,17 +293,25 @@ impl Simulation {
             let (number, request) = self.clients.next_command(client);
             self.submit(place_of(*id), number, request)?;
         }
+        if self.setting.versions == 1 {
+            self.wait_for("V2", VERSION_RISEN_WITHIN, "the version does not rise", |simulation| {
+                simulation.version_has_risen()
+            })?;
+        }
         self.stop_clients();
+        self.leases_end()?;
         self.wait_for("L5", REPLIED_WITHIN, "a request has no reply", |simulation| {
             simulation.clients.open() == 0 && simulation.admin.open() == 0
         })?;
         self.wait_for("L4", CAUGHT_UP_WITHIN, "a member does not catch up", |simulation| {
             let commit = simulation.invariants.commit();
             let now = simulation.membership();
-            stays.iter().filter(|id| now.contains(**id)).all(|id| {
-                let process = simulation.members[place_of(*id)].process.as_ref();
-                process.is_some_and(|process| process.applier.applied() == commit)
-            })
+            // A leader may have proposed meanwhile to revoke a lease.
+            simulation.clients.open() == 0
+                && stays.iter().filter(|id| now.contains(**id)).all(|id| {
+                    let process = simulation.members[place_of(*id)].process.as_ref();
+                    process.is_some_and(|process| process.applier.applied() == commit)
+                })
         })
     }
 
@@ -289,6 +330,11 @@ impl Simulation {
             return Err(Violation::new("R3", violation.to_string()));
         }
         self.check_replay()?;
+        self.check_etcd(judged)?;
+        if self.first_machine.is_some() {
+            // What clients saw began with an earlier cluster.
+            return Ok(());
+        }
         match self.clients.workload.check(&self.clients.history) {
             WorkloadVerdict::Passed => Ok(()),
             WorkloadVerdict::Broken(violation) => Err(violation),
@@ -305,15 +351,16 @@ impl Simulation {
         for member in &self.members {
             let Some(process) = &member.process else { continue };
             let applier = &process.applier;
-            let chunks = applier.machine().snapshot();
+            let chunks = applier.machine().snapshot().and_then(Iterator::collect);
             let chunks = chunks.map_err(|error| Violation::new("replay", error.to_string()))?;
-            let (applied, chunks) = (applier.applied(), chunks.collect());
+            let applied = applier.applied();
             reached.push(Reached { member: member.id, applied, chunks });
         }
         let memberships = self.invariants.memberships();
         let memberships: Vec<_> =
             memberships.map(|(id, known)| (id.index, Arc::clone(known))).collect();
-        rerun::check((self.machine)(), &self.clients.history, &memberships, &reached)
+        let machine = self.first_machine.as_ref().unwrap_or(&self.machine);
+        rerun::check(machine(), &self.clients.history, &memberships, &reached)
     }
 }
 
@@ -352,6 +399,8 @@ fn next_change(now: &Membership, voters: MemberSet, learners: MemberSet) -> Opti
 impl Simulation {
     fn stop_clients(&mut self) {
         self.quiet = true;
-        self.drop_events(|event| matches!(event, SimEvent::Client(_)));
+        self.drop_events(|event| {
+            matches!(event, SimEvent::Client(_) | SimEvent::Holder(_) | SimEvent::Watcher(_))
+        });
     }
 }

@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
+use quorate::DriverOptions;
 use quorate::driver::{MemberStartup, StartError, StartedMember};
-use quorate::{DriverOptions, VersionRange};
 use quorate_core::{EntryId, MemberId, Membership};
-use quorate_storage::{OpenError, StoreConfig, StoreError};
+use quorate_storage::{MovedDirectory, OpenError, StoreConfig, StoreError};
 
 use super::action::ActionKind;
+use super::etcd::{SimStore, empty_store};
 use super::machine::RecordingMachine;
 use super::member::{MemberHealth, MemberProcess, SimMember, Stall};
 use super::setting::{RunSettings, TICK};
 use super::simulation::{SimEvent, Simulation, place_of};
+use super::versions::{first_program, needed_version};
 use crate::checkers::{Checked, Violation};
 use crate::faulty_disk::SharedDisk;
 use crate::random::Random;
@@ -36,6 +38,7 @@ impl Simulation {
             let at = self.clients.pause();
             self.schedule(at, SimEvent::Client(client));
         }
+        self.begin_etcd();
         Ok(())
     }
 
@@ -52,7 +55,7 @@ impl Simulation {
             joined_at: 0,
             added_after: 0,
             process: None,
-            disk: SharedDisk::default(),
+            disk: self.new_disk(),
             health: MemberHealth::NotStarted,
             ghost: what == ActionKind::AddGhost,
             spoiled: false,
@@ -61,13 +64,26 @@ impl Simulation {
             run: 0,
             paused_until: 0,
             tick_every,
+            clock_jumped_ms: 0,
             disk_delay: self.setting.disk_delay.max(1),
             stall: Stall::default(),
             held: Vec::new(),
             tears_snapshot: false,
+            backup: None,
+            accepts_move: false,
+            program: first_program(self.setting.seed, id),
             random,
         });
         id
+    }
+
+    /// An empty disk.
+    pub(crate) fn new_disk(&self) -> SharedDisk {
+        let disk = SharedDisk::default();
+        if self.setting.places == 1 {
+            disk.inner().tell_places();
+        }
+        disk
     }
 
     /// A membership was committed: the members it adds start some time later.
@@ -100,6 +116,9 @@ impl Simulation {
         member.run += 1;
         member.paused_until = 0;
         member.repair_disk();
+        if member.health == MemberHealth::NotStarted {
+            self.prepare_program(place);
+        }
         let startup = self.startup(place);
         let disk = self.members[place].disk.clone();
         match quorate::driver::start(disk, self.new_machine(), startup) {
@@ -109,7 +128,10 @@ impl Simulation {
     }
 
     pub(crate) fn new_machine(&self) -> RecordingMachine {
-        RecordingMachine::new((self.machine)())
+        match &self.etcd {
+            Some(_) => RecordingMachine::with_store(SimStore::new(empty_store())),
+            None => RecordingMachine::new((self.machine)()),
+        }
     }
 
     pub(crate) fn startup(&self, place: usize) -> MemberStartup {
@@ -117,17 +139,22 @@ impl Simulation {
         let member = &self.members[place];
         let mut config = self.setting.config(member.id, member.incarnation, member.run);
         config.joined_at = member.joined_at;
+        let moved =
+            if member.accepts_move { MovedDirectory::Accept } else { MovedDirectory::Refuse };
         let mut options = DriverOptions::default();
         options.request_ticks = 6 * self.setting.election_ticks;
         options.retry_ticks = 2 * self.setting.election_ticks;
         options.snapshot_entries = self.setting.snapshot_entries_of(member.id);
         MemberStartup {
-            cluster: 7,
+            cluster: self.cluster,
             config,
             options,
-            store: StoreConfig::new().segment_bytes(segment_bytes).tail_bytes_max(tail_bytes),
+            store: StoreConfig::new()
+                .segment_bytes(segment_bytes)
+                .tail_bytes_max(tail_bytes)
+                .moved(moved),
             first: (!self.begun).then(|| (*self.first).clone()),
-            versions: VersionRange::default(),
+            versions: self.supported_by(place),
         }
     }
 
@@ -140,8 +167,13 @@ impl Simulation {
         let resumed = boot.applied.max(applier.resumed());
         let member = &mut self.members[place];
         let (id, run) = (member.id, member.run);
-        member.process = Some(MemberProcess::new(driver, applier, store));
+        let mut process = MemberProcess::new(driver, applier, store);
+        if let Some(etcd) = &self.etcd {
+            process.lessor = etcd.new_lessor();
+        }
+        member.process = Some(process);
         member.flipped = false;
+        member.accepts_move = false;
         if member.health == MemberHealth::NotStarted {
             member.health = MemberHealth::Healthy;
         }
@@ -155,6 +187,7 @@ impl Simulation {
         if let Some(process) = &self.members[place].process {
             self.invariants.started(process.driver.raft(), &boot)?;
         }
+        self.note_version_at_start(place)?;
         self.clients.answers.resumed(id, resumed);
         let first = 1 + self.members[place].random.below(tick_every);
         self.schedule(self.now + first, SimEvent::Tick { place, run });
@@ -163,6 +196,9 @@ impl Simulation {
 
     /// Damage is reported only where damage was done, and is never overlooked (D4, D5).
     fn on_not_started(&mut self, place: usize, why: &StartError) -> Checked {
+        if let Some(needs) = needed_version(why) {
+            return self.needs_newer_program(place, needs);
+        }
         let member = &mut self.members[place];
         let id = member.id;
         let damaged = matches!(
@@ -224,19 +260,32 @@ impl Simulation {
         if !self.members[place].spoiled {
             return Err(Violation::new("D5", format!("{id} ends: {why}")));
         }
+        self.reply_at_end(place)?;
+        self.crash(place).map(|_| ())
+    }
+
+    /// The process ends as asked. What it has written is written.
+    pub(crate) fn stop(&mut self, place: usize) -> Checked {
+        self.reply_at_end(place)?;
+        self.kill(place).map(|_| ())
+    }
+
+    fn reply_at_end(&mut self, place: usize) -> Checked {
         let Some(process) = &mut self.members[place].process else { return Ok(()) };
         process.driver.stop();
         let answers = process.driver.take_output().outcomes;
         for (ticket, answer) in answers {
             self.on_answer(place, ticket, &answer)?;
         }
-        self.crash(place).map(|_| ())
+        Ok(())
     }
 
     /// An empty disk under an old name.
     pub(crate) fn wipe(&mut self, place: usize) {
+        let disk = self.new_disk();
         let member = &mut self.members[place];
-        member.disk = SharedDisk::default();
+        member.disk = disk;
+        member.backup = None;
         member.incarnation = member.random.next_u64() | 1;
         member.joined_at = 0;
         member.health = MemberHealth::Lost;
@@ -266,7 +315,11 @@ impl Simulation {
             disk.inner().heal();
             disk.inner().stop_after(None);
             let started = quorate::driver::start(disk, self.new_machine(), self.startup(place));
-            let refused = matches!(started, Err(StartError::Open(OpenError::OtherMember { .. })));
+            // A disk that was moved before is refused for that.
+            let refused = matches!(
+                started,
+                Err(StartError::Open(OpenError::OtherMember { .. } | OpenError::Moved))
+            );
             if !refused {
                 let id = self.members[place].id;
                 return Err(Violation::new("D4", format!("{id} starts with another's disk")));

@@ -1,14 +1,17 @@
 //! One simulated member: a process that starts and dies, and its disk.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
-use quorate::driver::{Applier, Driver, MachineJob};
+use quorate::driver::{Applier, Driver, MachineJob, RequestToken};
 use quorate_core::{Envelope, Index, Load, MemberId, Save, SnapshotMeta};
+use quorate_kv::Lessor;
 use quorate_storage::Store;
 
+use super::etcd::{LeaseTask, LeaseTaskDone};
 use super::machine::RecordingMachine;
 use super::simulation::SimEvent;
+use super::versions::VersionPoll;
 use crate::faulty_disk::SharedDisk;
 use crate::random::Random;
 
@@ -35,12 +38,20 @@ pub(crate) struct SimMember {
     pub(crate) paused_until: u64,
     /// Units between two ticks of its clock.
     pub(crate) tick_every: u64,
+    /// By how much its clock has jumped forward, in milliseconds.
+    pub(crate) clock_jumped_ms: u64,
     pub(crate) disk_delay: u64,
     pub(crate) stall: Stall,
     /// Events that wait until this member is relieved.
     pub(crate) held: Vec<SimEvent>,
     /// The next snapshot for it breaks off halfway.
     pub(crate) tears_snapshot: bool,
+    /// A copy of its disk.
+    pub(crate) backup: Option<SharedDisk>,
+    /// The operator says that its disk was moved.
+    pub(crate) accepts_move: bool,
+    /// The highest cluster version that its program supports, where programs differ.
+    pub(crate) program: u32,
     pub(crate) random: Random,
 }
 
@@ -83,6 +94,12 @@ pub(crate) struct MemberProcess {
     /// For the machine, in order.
     pub(crate) jobs: VecDeque<MachineJob>,
     pub(crate) machine_busy: bool,
+    /// The leader's deadlines of leases, and its requests about them. Only with etcd's data
+    /// model.
+    pub(crate) lessor: Lessor,
+    pub(crate) lease_tasks: HashMap<RequestToken, LeaseTask>,
+    pub(crate) lease_tasks_done: Vec<LeaseTaskDone>,
+    pub(crate) version_poll: VersionPoll,
 }
 
 /// Something for the disk to do.
@@ -119,6 +136,10 @@ impl MemberProcess {
             disk_busy: false,
             jobs: VecDeque::new(),
             machine_busy: false,
+            lessor: Lessor::default(),
+            lease_tasks: HashMap::new(),
+            lease_tasks_done: Vec::new(),
+            version_poll: VersionPoll::default(),
         }
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn about_leases(setting: &RunSettings, random: &mut Random) -> Vec<Ac
         let third = 3 - first - second;
         let member = ActionTarget::Member;
         let later = election + random.below(2 * election);
-        match random.below(7) {
+        match random.below(9) {
             // The leader is cut off; the others elect another one.
             0 | 1 => add(0, ActionKind::Isolate, ActionTarget::Leader, 0),
             // It hands over and does not hear what comes of it.
@@ -40,6 +40,22 @@ pub(super) fn about_leases(setting: &RunSettings, random: &mut Random) -> Vec<Ac
                 add(0, ActionKind::CutLink, member(second), first);
                 add(later, ActionKind::Crash, member(third), 0);
                 add(later + 1, ActionKind::Restart, member(third), 0);
+            }
+            // The same, and the leader is not heard any more: it relies on what the third one
+            // promised before its start.
+            6 | 7 => {
+                add(0, ActionKind::CutLink, member(first), second);
+                add(0, ActionKind::CutLink, member(second), first);
+                add(later, ActionKind::Mute, ActionTarget::Leader, 0);
+                add(later + 1, ActionKind::Crash, member(third), 0);
+                add(later + 2, ActionKind::Restart, member(third), 0);
+                add(later + 3 + random.below(election / 2), ActionKind::Campaign, member(first), 0);
+                add(
+                    later + 3 + random.below(election / 2),
+                    ActionKind::Campaign,
+                    member(second),
+                    0,
+                );
             }
             // Replies arrive late, while the others have another leader.
             _ => {
@@ -87,6 +103,15 @@ pub(super) fn about_commits(setting: &RunSettings, random: &mut Random) -> Vec<A
     let mut at = 2 * setting.election_ticks * TICK;
     while at < end {
         let faulty = random.per_mille(300);
+        if random.per_mille(60) {
+            // The heir may have to apply a membership first.
+            let number = random.below(1 << 16);
+            let after = random.below(2 * TICK);
+            let who = ActionTarget::Leader;
+            actions.push(Action { at, what: ActionKind::SetVoters, who, number });
+            let what = ActionKind::Transfer;
+            actions.push(Action { at: at + after, what, who, number: number / 7 });
+        }
         let kinds = if faulty { &faults } else { &changes };
         let leader = random.per_mille(if faulty { 300 } else { 900 });
         let who =

@@ -5,7 +5,6 @@ use quorate_core::{Change, MemberId};
 use super::member::{MemberHealth, SimMember};
 use super::simulation::Simulation;
 use crate::checkers::Violation;
-use crate::faulty_disk::SharedDisk;
 
 impl Simulation {
     /// Syncs of this disk report success and make nothing durable, until the disk is repaired.
@@ -61,8 +60,10 @@ impl Simulation {
         let id: MemberId = self.members[place].id;
         self.invariants.disk_lost(id);
         let commit = self.invariants.commit();
+        let disk = self.new_disk();
         let member = &mut self.members[place];
-        member.disk = SharedDisk::default();
+        member.disk = disk;
+        member.backup = None;
         member.incarnation = member.random.next_u64() | 1;
         member.joined_at = 0;
         member.added_after = commit;

@@ -28,7 +28,7 @@ impl RunReplay {
 
     /// Reads what [`RunReplay`] prints. Lines that begin with `#` are for people.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let mut setting = RunSettings::draw(0);
+        let mut setting = RunSettings::before_a_file();
         let mut actions = Vec::new();
         for (number, line) in text.lines().enumerate() {
             let line = line.trim();

@@ -202,9 +202,8 @@ impl Rerun<'_> {
         if here.peek().is_none() {
             return Ok(());
         }
-        let chunks = self.machine.snapshot();
+        let chunks = self.machine.snapshot().and_then(Iterator::collect::<Result<Vec<Bytes>, _>>);
         let chunks = chunks.map_err(|error| Violation::new("replay", error.to_string()))?;
-        let chunks: Vec<Bytes> = chunks.collect();
         match here.find(|reached| reached.chunks != chunks) {
             None => Ok(()),
             Some(Reached { member, applied, .. }) => {
@@ -237,7 +236,7 @@ mod tests {
         }
 
         fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
-            Ok(Box::new(std::iter::once(Bytes::from(vec![self.0]))))
+            Ok(Box::new(std::iter::once(Ok(Bytes::from(vec![self.0])))))
         }
 
         fn install(

@@ -12,8 +12,10 @@ use crate::random::Random;
 /// Time is counted in units; a member's clock ticks about this often.
 pub(crate) const TICK: u64 = 1_000;
 
-pub(crate) const FOCUS_LEASES: u64 = 1;
-pub(crate) const FOCUS_COMMITS: u64 = 2;
+/// [`RunSettings::focus`] of runs about leader leases.
+pub const FOCUS_LEASES: u64 = 1;
+/// Of runs about what members know of commits.
+pub const FOCUS_COMMITS: u64 = 2;
 
 macro_rules! setting {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -95,6 +97,19 @@ setting! {
     /// The faults end when so many changes are committed, and the member that knew of the
     /// last one first stays away; 0 for never.
     end_at_change,
+    /// 1 when members run etcd's data model instead of a small map.
+    etcd,
+    /// Clients that hold leases, and clients that watch.
+    holders,
+    watchers,
+    /// 1 when disks tell their place, so that copies are noticed; and disks are copied.
+    places,
+    /// 1 when the disk of a follower is rolled back after the healing.
+    rollback,
+    /// 1 when the majority is lost at the end, and one member makes a new cluster.
+    forced,
+    /// 1 when programs of several versions run, and are replaced.
+    versions,
 }
 
 impl RunSettings {
@@ -147,8 +162,24 @@ impl RunSettings {
             mixed: u64::from(later.per_mille(250)),
             focus: 0,
             end_at_change: 0,
+            etcd: 0,
+            holders: 0,
+            watchers: 0,
+            places: 0,
+            rollback: 0,
+            forced: 0,
+            versions: 0,
         }
         .focused(&mut later)
+        .with_etcd()
+        .with_copies()
+        .with_versions()
+    }
+
+    /// What a replay file changes. Settings that an older file does not name are off.
+    pub(crate) fn before_a_file() -> Self {
+        let (etcd, holders, watchers, places, rollback, forced) = (0, 0, 0, 0, 0, 0);
+        Self { etcd, holders, watchers, places, rollback, forced, versions: 0, ..Self::draw(0) }
     }
 
     /// Some runs are about one thing that random faults reach too rarely.
@@ -158,6 +189,36 @@ impl RunSettings {
             1 => self.about_commits(random),
             _ => self,
         }
+    }
+
+    /// A part of the other runs has etcd's data model. Drawn by itself, so that the rest of what
+    /// a seed means stays as it is.
+    fn with_etcd(self) -> Self {
+        let mut random = Random::stream(self.seed, 9);
+        if self.focus != 0 || !random.per_mille(250) {
+            return self;
+        }
+        let ticks = self.ticks.max(250);
+        let (holders, watchers) = (random.between(1, 3), random.between(1, 3));
+        Self { etcd: 1, holders, watchers, ticks, ..self }
+    }
+
+    /// A part of the runs has copies of disks. Drawn by itself, too.
+    fn with_copies(self) -> Self {
+        let mut random = Random::stream(self.seed, 11);
+        let places = u64::from(self.focus == 0 && random.per_mille(200));
+        let defaults = self.pre_vote == 1 && self.check_quorum == 1;
+        let rollback = u64::from(self.focus == 0 && defaults && random.per_mille(150));
+        let forced = u64::from(random.per_mille(100));
+        Self { places, rollback, forced, ..self }
+    }
+
+    /// A part of the runs has programs of several versions. Drawn by itself, too. A new cluster that
+    /// is made by force has one program.
+    fn with_versions(self) -> Self {
+        let mut random = Random::stream(self.seed, 12);
+        let versions = self.focus == 0 && self.forced == 0 && random.per_mille(150);
+        Self { versions: u64::from(versions), ..self }
     }
 
     /// Clocks differ as much as a lease allows, and clients ask often and everywhere. A lease
@@ -190,6 +251,7 @@ impl RunSettings {
 
     /// One change after the other, until the member that knows of a commit is gone.
     fn about_commits(self, random: &mut Random) -> Self {
+        let apply_delay_max = if random.per_mille(300) { 6_000 } else { 1_000 };
         Self {
             focus: FOCUS_COMMITS,
             voters: random.between(2, 4),
@@ -199,7 +261,7 @@ impl RunSettings {
             delay: random.between(50, 600),
             loss: if random.per_mille(500) { random.between(20, 250) } else { 0 },
             disk_delay: random.between(20, 600),
-            apply_delay: random.between(10, 1_000),
+            apply_delay: random.between(10, apply_delay_max),
             absent: 24,
             gray: 0,
             mixed: 0,

@@ -9,24 +9,25 @@ use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate::driver::{DriverOutput, MachineJob, RequestOutcome, RequestToken};
-use quorate_core::message::{AppendReply, Message};
+use quorate::VersionRange;
+use quorate_core::message::Message;
 use quorate_core::status::RoleKind;
-use quorate_core::{Entries, EntryId, Envelope, Event, Index, MemberId, Membership, Payload, Term};
-use quorate_storage::{Store, StoreError};
+use quorate_core::{EntryId, Envelope, Index, MemberId, Membership, Term};
+use quorate_kv::LeaseAnswer;
 
 use super::Trace;
 use super::action::{Action, ActionTarget};
 use super::admin::Admin;
 use super::clients::SimClients;
+use super::etcd::EtcdWorld;
 use super::member::{DiskWork, MemberHealth, SimMember};
 use super::network::SimNetwork;
 use super::report::RunReport;
-use super::setting::{RunSettings, TICK};
+use super::setting::RunSettings;
 use super::trial::MakeMachine;
-use super::workload::{Workload, WorkloadRequest};
-use crate::checkers::{Checked, Invariants, Violation};
-use crate::faulty_disk::SharedDisk;
+use super::versions::AgreedVersions;
+use super::workload::Workload;
+use crate::checkers::{Checked, Invariants};
 use crate::random::Random;
 
 pub(crate) struct Simulation {
@@ -37,9 +38,16 @@ pub(crate) struct Simulation {
     pub(crate) members: Vec<SimMember>,
     pub(crate) network: SimNetwork,
     pub(crate) machine: MakeMachine,
+    /// Makes a machine in the state that the cluster began with, if that is not the empty one.
+    pub(crate) first_machine: Option<MakeMachine>,
+    /// The id of the cluster.
+    pub(crate) cluster: u64,
     pub(crate) clients: SimClients,
     pub(crate) admin: Admin,
+    /// Only where the members run etcd's data model.
+    pub(crate) etcd: Option<EtcdWorld>,
     pub(crate) invariants: Invariants,
+    pub(crate) versions: AgreedVersions,
     pub(crate) report: RunReport,
     pub(crate) random: Random,
     /// For hints alone.
@@ -48,8 +56,12 @@ pub(crate) struct Simulation {
     pub(crate) first: Arc<Membership>,
     /// The first members were started.
     pub(crate) begun: bool,
+    /// Members whose logs a leader found to lack what they confirmed.
+    pub(crate) noticed_rollbacks: BTreeSet<MemberId>,
     /// Goals that were reported as ended.
     pub(crate) ended_goals: BTreeSet<EntryId>,
+    /// The goal that must be finished now.
+    pub(crate) finishing: Option<EntryId>,
     /// The changes that were committed so far, and the newest one that is settled.
     pub(crate) committed_changes: BTreeSet<Index>,
     pub(crate) settled: Index,
@@ -71,16 +83,80 @@ struct ScheduledEvent {
 
 /// Something that happens. What belongs to a process names the run of that process.
 pub(crate) enum SimEvent {
-    Arrives { place: usize, envelope: Envelope },
-    SnapshotArrives { place: usize, envelope: Envelope, chunks: Vec<Bytes> },
-    SnapshotReported { place: usize, run: u64, to: MemberId, arrived: bool },
-    ConnectionLost { place: usize, run: u64, to: MemberId },
-    Tick { place: usize, run: u64 },
-    DiskDone { place: usize, run: u64 },
-    MachineDone { place: usize, run: u64 },
-    Resumes { place: usize, run: u64, ticks: u64 },
-    Starts { place: usize },
+    Arrives {
+        place: usize,
+        envelope: Envelope,
+    },
+    SnapshotArrives {
+        place: usize,
+        envelope: Envelope,
+        chunks: Vec<Bytes>,
+    },
+    SnapshotReported {
+        place: usize,
+        run: u64,
+        to: MemberId,
+        arrived: bool,
+    },
+    ConnectionLost {
+        place: usize,
+        run: u64,
+        to: MemberId,
+    },
+    Tick {
+        place: usize,
+        run: u64,
+    },
+    DiskDone {
+        place: usize,
+        run: u64,
+    },
+    MachineDone {
+        place: usize,
+        run: u64,
+    },
+    Resumes {
+        place: usize,
+        run: u64,
+        ticks: u64,
+    },
+    Starts {
+        place: usize,
+    },
     Client(usize),
+    /// A client that holds a lease.
+    Holder(usize),
+    /// A client that watches.
+    Watcher(usize),
+    /// A member asks another one about a lease: the number of the question.
+    LeaseAsked {
+        place: usize,
+        from: usize,
+        question: usize,
+    },
+    LeaseAnswered {
+        place: usize,
+        from: usize,
+        question: usize,
+        answer: LeaseAnswer,
+    },
+    /// Requests of a member about leases have ended.
+    LeaseTasks {
+        place: usize,
+        run: u64,
+    },
+    /// A leader asks a member which cluster versions its program supports.
+    VersionAsked {
+        place: usize,
+        from: usize,
+        round: u64,
+    },
+    VersionAnswered {
+        place: usize,
+        from: usize,
+        round: u64,
+        supported: VersionRange,
+    },
     Act(Action),
 }
 
@@ -117,15 +193,21 @@ impl Simulation {
             members: Vec::new(),
             network: SimNetwork::new(setting),
             machine,
+            first_machine: None,
+            cluster: 7,
             clients: SimClients::new(setting, workload),
             admin: Admin::new(setting),
+            etcd: None,
             invariants: Invariants::default(),
+            versions: AgreedVersions::default(),
             report: RunReport::default(),
             random: Random::stream(setting.seed, 4),
             hints: Random::stream(setting.seed, 6),
             first: Arc::default(),
             begun: false,
+            noticed_rollbacks: BTreeSet::new(),
             ended_goals: BTreeSet::new(),
+            finishing: None,
             committed_changes: BTreeSet::new(),
             settled: 0,
             over_at: None,
@@ -145,25 +227,6 @@ impl Simulation {
     pub(crate) fn schedule(&mut self, at: u64, what: SimEvent) {
         self.order += 1;
         self.queue.push(Reverse(ScheduledEvent { at: at.max(self.now), order: self.order, what }));
-    }
-
-    /// Traces messages other than the frequent ones.
-    fn say_rare(&mut self, envelope: &Envelope) {
-        let usual = matches!(
-            envelope.message,
-            Message::Append(_)
-                | Message::AppendReply(AppendReply::Matches { .. })
-                | Message::Heartbeat(_)
-                | Message::HeartbeatReply(_)
-                | Message::Propose(..)
-                | Message::ProposeReply(..)
-                | Message::Read(_)
-                | Message::ReadReply(..)
-        );
-        if !usual {
-            let Envelope { from, to, term, message, .. } = envelope;
-            self.say(|| format!("{from} -> {to} term {term} {message:?}"));
-        }
     }
 
     /// Drops scheduled events of this kind.
@@ -210,6 +273,23 @@ impl Simulation {
             }),
             SimEvent::Starts { place } => self.start(place),
             SimEvent::Client(client) => self.on_client(client),
+            SimEvent::Holder(holder) => self.on_holder(holder),
+            SimEvent::Watcher(watcher) => self.on_watcher(watcher),
+            SimEvent::LeaseAsked { place, from, question } => {
+                self.on_lease_asked(place, from, question)
+            }
+            SimEvent::LeaseAnswered { place, from, question, answer } => {
+                self.on_lease_answered(place, from, question, answer);
+                Ok(())
+            }
+            SimEvent::LeaseTasks { place, run } => self.on_lease_tasks(place, run),
+            SimEvent::VersionAsked { place, from, round } => {
+                self.on_version_asked(place, from, round);
+                Ok(())
+            }
+            SimEvent::VersionAnswered { place, from, round, supported } => {
+                self.on_version_answered(place, from, round, supported)
+            }
             SimEvent::Act(action) => self.act(action),
         }
     }
@@ -222,6 +302,11 @@ impl Simulation {
             | SimEvent::SnapshotReported { place, .. }
             | SimEvent::ConnectionLost { place, .. }
             | SimEvent::Tick { place, .. }
+            | SimEvent::LeaseAsked { place, .. }
+            | SimEvent::LeaseAnswered { place, .. }
+            | SimEvent::LeaseTasks { place, .. }
+            | SimEvent::VersionAsked { place, .. }
+            | SimEvent::VersionAnswered { place, .. }
             | SimEvent::DiskDone { place, .. }
             | SimEvent::MachineDone { place, .. } => *place,
             _ => return Some(what),
@@ -310,198 +395,9 @@ impl Simulation {
         let at = self.now + member.tick_every;
         self.schedule(at, SimEvent::Tick { place, run });
         self.hint_falsely(place);
-        self.pump(place)
-    }
-
-    /// Does what this member's driver asks for, until it asks for nothing.
-    pub(crate) fn pump(&mut self, place: usize) -> Checked {
-        while let Some(process) = &mut self.members[place].process {
-            if !process.driver.has_output() {
-                break;
-            }
-            let work = process.driver.take_output();
-            self.route(place, work)?;
-        }
-        self.begin_disk(place)?;
-        self.begin_machine(place);
-        Ok(())
-    }
-
-    fn route(&mut self, place: usize, work: DriverOutput) -> Checked {
-        let DriverOutput { save, send, snapshots, jobs, load, trim, outcomes, events } = work;
-        let Some(process) = &mut self.members[place].process else { return Ok(()) };
-        if let Some(save) = save {
-            let raft = process.driver.raft();
-            self.invariants.save_requested(raft, &save)?;
-            process.disk_waits.push(DiskWork::Save(save));
-        }
-        self.invariants.stepped(process.driver.raft())?;
-        process.disk_waits.extend(load.into_iter().map(DiskWork::Load));
-        process.disk_waits.extend(trim.map(DiskWork::Trim));
-        let id = self.members[place].id;
-        for job in &jobs {
-            match job {
-                MachineJob::Apply(entries) => {
-                    self.invariants.applying(id, entries)?;
-                    self.on_committed(place, entries)?;
-                }
-                MachineJob::Install(meta) => self.invariants.installing(id, meta.id.index),
-                MachineJob::Query(..) | MachineJob::Snapshot(_) => {}
-            }
-        }
-        if self.over_at == Some(place) && !self.healed {
-            // It dies before it tells anybody.
-            return self.crash(place).map(drop);
-        }
-        if let Some(process) = &mut self.members[place].process {
-            process.jobs.extend(jobs);
-        }
-        for envelope in send {
-            self.send(place, envelope)?;
-        }
-        for envelope in snapshots {
-            self.send_snapshot(place, envelope)?;
-        }
-        for (ticket, answer) in outcomes {
-            self.on_answer(place, ticket, &answer)?;
-        }
-        for event in &events {
-            self.on_event(place, event)?;
-        }
-        Ok(())
-    }
-
-    /// Changes of membership among committed entries.
-    fn on_committed(&mut self, place: usize, entries: &Entries) -> Checked {
-        for entry in entries.iter() {
-            if let Payload::Change(change) = &entry.payload {
-                let applied = self.admin.applied(entry.id.index, &change.change.context);
-                applied.map_err(|why| Violation::new("R2", why))?;
-                self.on_membership(entry.id, &change.membership);
-                let is_new = self.committed_changes.insert(entry.id.index);
-                if is_new && self.committed_changes.len() as u64 == self.setting.end_at_change {
-                    self.over_at = Some(place);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn send(&mut self, place: usize, envelope: Envelope) -> Checked {
-        self.invariants.sent(&envelope)?;
-        self.say_rare(&envelope);
-        let to = place_of(envelope.to);
-        if to >= self.members.len() {
-            return Ok(());
-        }
-        let [first, second] = self.network.send(place, to, self.now);
-        if let Some(at) = second {
-            let envelope = envelope.clone();
-            self.report.count("duplicated message");
-            self.schedule(at, SimEvent::Arrives { place: to, envelope });
-        }
-        match first {
-            Some(at) => self.schedule(at, SimEvent::Arrives { place: to, envelope }),
-            None => self.report.count("lost message"),
-        }
-        Ok(())
-    }
-
-    fn send_snapshot(&mut self, place: usize, envelope: Envelope) -> Checked {
-        let (to, id) = (place_of(envelope.to), envelope.to);
-        let run = self.members[place].run;
-        let Message::Snapshot(meta) = &envelope.message else { return Ok(()) };
-        let Some(process) = &mut self.members[place].process else { return Ok(()) };
-        // A newer one may have taken its place; anything else is the disk's fault.
-        let read = read_snapshot(&mut process.store, meta.id).ok();
-        if let Some(why) = process.store.failed() {
-            return self.end(place, &why.to_string());
-        }
-        let known = to < self.members.len();
-        let arrival = if known { self.network.send(place, to, self.now)[0] } else { None };
-        match (read, arrival) {
-            (Some(chunks), Some(at)) => {
-                self.report.snapshots_sent += 1;
-                self.schedule(at, SimEvent::SnapshotArrives { place: to, envelope, chunks });
-            }
-            _ => {
-                let what = SimEvent::SnapshotReported { place, run, to: id, arrived: false };
-                self.schedule(self.now + TICK, what);
-            }
-        }
-        Ok(())
-    }
-
-    pub(crate) fn on_answer(
-        &mut self,
-        place: usize,
-        ticket: RequestToken,
-        answer: &RequestOutcome,
-    ) -> Checked {
-        let asked = (place, self.members[place].run, ticket);
-        if let Some(fits) = self.admin.answered(asked, answer, &mut self.report) {
-            return fits.map_err(|why| Violation::new("R2", why));
-        }
-        let client = self.clients.answered(asked, answer);
-        if let Some(client) = client.map_err(|why| Violation::new("R2", why))? {
-            self.wake(client);
-        }
-        Ok(())
-    }
-
-    /// A client pauses, then sends its next request.
-    pub(crate) fn wake(&mut self, client: usize) {
-        if client < self.clients.count() && !self.quiet {
-            let at = self.now + self.clients.pause();
-            self.schedule(at, SimEvent::Client(client));
-        }
-    }
-
-    fn on_client(&mut self, client: usize) -> Checked {
-        self.report.events += 1;
-        let up: Vec<usize> =
-            (0..self.members.len()).filter(|place| self.is_awake(*place)).collect();
-        let to_leader = self.clients.draw(2) == 0;
-        let leader = self.leader().filter(|place| to_leader && self.is_awake(*place));
-        let drawn = self.clients.draw(up.len() as u64) as usize;
-        let Some(place) = leader.or_else(|| up.get(drawn).copied()) else {
-            self.wake(client);
-            return Ok(());
-        };
-        let (number, request) = self.clients.next_request(client);
-        self.submit(place, number, request)
-    }
-
-    pub(crate) fn submit(
-        &mut self,
-        place: usize,
-        number: usize,
-        request: WorkloadRequest,
-    ) -> Checked {
-        let run = self.members[place].run;
-        let Some(process) = &mut self.members[place].process else { return Ok(()) };
-        let ticket = match request {
-            WorkloadRequest::Command(command) => process.driver.propose(&command),
-            WorkloadRequest::Query(query) => process.driver.read(query),
-        };
-        let submitted = self.clients.on_submitted((place, run, ticket), number);
-        submitted.map_err(|why| Violation::new("R2", why))?;
-        self.pump(place)
-    }
-
-    fn on_event(&mut self, place: usize, event: &Event) -> Checked {
-        let id = self.members[place].id;
-        self.report.on_event(event);
-        self.note_ended_goal(event)?;
-        if let Event::Settled { id: entry, .. } = event {
-            self.settled = self.settled.max(entry.index);
-        }
-        self.say(|| format!("{id} {event:?}"));
-        if let Event::Role { to: RoleKind::Leader, .. } = event {
-            let now = self.membership();
-            self.report.interrupted += u64::from(now.goal().is_some() || now.is_joint());
-        }
-        self.invariants.event(id, event)
+        self.pump(place)?;
+        self.poll_versions(place)?;
+        self.poll_leases(place)
     }
 
     /// The member runs and is neither paused nor frozen.
@@ -553,13 +449,4 @@ impl Simulation {
 /// Member `m1` stands at place 0.
 pub(crate) fn place_of(id: MemberId) -> usize {
     usize::try_from(id.0.wrapping_sub(1)).unwrap_or(usize::MAX)
-}
-
-fn read_snapshot(store: &mut Store<SharedDisk>, id: EntryId) -> Result<Vec<Bytes>, StoreError> {
-    let mut reader = store.open_snapshot(id)?;
-    let mut chunks = Vec::new();
-    while let Some(chunk) = store.read_snapshot(&mut reader)? {
-        chunks.push(chunk);
-    }
-    Ok(chunks)
 }

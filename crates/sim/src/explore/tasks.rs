@@ -1,12 +1,16 @@
 //! The work of a member's disk and state machine: threads in a real member, events here.
 
+use std::error::Error;
+
 use bytes::Bytes;
 use quorate::driver::{MachineJob, MachineJobDone};
 use quorate_core::{RequestId, SnapshotMeta};
 use quorate_storage::{Store, StoreError};
 
+use super::machine::RanCommand;
 use super::member::DiskWork;
 use super::simulation::{SimEvent, Simulation};
+use super::versions::needed_version;
 use crate::checkers::{Checked, Violation};
 use crate::faulty_disk::SharedDisk;
 
@@ -130,7 +134,10 @@ impl Simulation {
                 installed = Some(meta.clone());
             }
             if let Err(why) = self.do_job(place, job)? {
-                return self.end(place, &why);
+                return match needed_version(why.as_ref()) {
+                    Some(needs) => self.needs_newer_program(place, needs),
+                    None => self.end(place, &why.to_string()),
+                };
             }
         }
         self.pump(place)?;
@@ -153,7 +160,7 @@ impl Simulation {
     }
 
     /// The inner error ends the member.
-    fn do_job(&mut self, place: usize, job: MachineJob) -> Result<Result<(), String>, Violation> {
+    fn do_job(&mut self, place: usize, job: MachineJob) -> Result<JobEnd, Violation> {
         let id = self.members[place].id;
         let Some(process) = &mut self.members[place].process else { return Ok(Ok(())) };
         let done = match job {
@@ -163,19 +170,24 @@ impl Simulation {
             MachineJob::Install(meta) => {
                 match quorate::driver::install(&mut process.store, &mut process.applier, &meta) {
                     Ok(done) => Ok(done),
-                    Err(why) => return Ok(Err(why.to_string())),
+                    Err(why) => return Ok(Err(why.into())),
                 }
             }
         };
         let done = match done {
             Ok(done) => done,
-            Err(why) => return Ok(Err(why.to_string())),
+            Err(why) => return Ok(Err(why.into())),
         };
+        self.note_versions(place, &done)?;
+        let Some(process) = &mut self.members[place].process else { return Ok(Ok(())) };
         match done {
             MachineJobDone::Captured { meta, chunks } => {
                 let index = meta.id.index;
                 process.applier.machine().survives_capture((self.machine)())?;
-                let chunks: Vec<Bytes> = chunks.collect();
+                let chunks: Vec<Bytes> = match chunks.collect() {
+                    Ok(chunks) => chunks,
+                    Err(why) => return Ok(Err(why)),
+                };
                 self.invariants.captured(id, index, hash_of(&chunks))?;
                 process.disk_waits.push(DiskWork::Capture(meta, chunks));
             }
@@ -189,18 +201,25 @@ impl Simulation {
         self.record_applied_commands(place)
     }
 
-    fn record_applied_commands(&mut self, place: usize) -> Result<Result<(), String>, Violation> {
+    fn record_applied_commands(&mut self, place: usize) -> Result<JobEnd, Violation> {
         let id = self.members[place].id;
         let Some(process) = &mut self.members[place].process else { return Ok(Ok(())) };
-        for (index, operation) in process.applier.machine_mut().ran.drain(..) {
+        for command in std::mem::take(&mut process.applier.machine_mut().ran) {
+            let RanCommand { index, operation, too_early, .. } = command;
             let request = RequestId(operation);
             let recorded = self.clients.answers.applied(id, index, request);
             recorded.map_err(|why| Violation::new("R2", why.to_string()))?;
-            self.clients.ran(operation, index);
+            self.note_command(place, &command)?;
+            if !too_early {
+                self.clients.ran(operation, index);
+            }
         }
         Ok(Ok(()))
     }
 }
+
+/// The error ends the member.
+type JobEnd = Result<(), Box<dyn Error + Send + Sync>>;
 
 fn write_snapshot(
     store: &mut Store<SharedDisk>,

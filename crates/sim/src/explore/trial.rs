@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use quorate::{Machine, MemoryKv};
 
+use super::etcd::{self, EtcdClients, EtcdWorld};
 use super::kv_workload::KvWorkload;
 use super::replay::RunReplay;
 use super::report::RunReport;
@@ -27,6 +28,8 @@ type MakeWorkload = Box<dyn Fn(&RunSettings) -> Box<dyn Workload>>;
 pub struct MachineTrial {
     machine: MakeMachine,
     workload: MakeWorkload,
+    /// The setting chooses the machine.
+    by_setting: bool,
 }
 
 /// Tries a machine in the worlds of these seeds, until a rule is broken.
@@ -58,7 +61,7 @@ pub struct MachineTrial {
 ///     }
 ///
 ///     fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
-///         Ok(Box::new(std::iter::once(Bytes::copy_from_slice(&self.0.to_le_bytes()))))
+///         Ok(Box::new(std::iter::once(Ok(Bytes::copy_from_slice(&self.0.to_le_bytes())))))
 ///     }
 ///
 ///     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
@@ -133,14 +136,19 @@ impl MachineTrial {
         Self {
             machine: Rc::new(move || Box::new(machine())),
             workload: Box::new(move |_| Box::new(workload())),
+            by_setting: false,
         }
     }
 
-    /// The small map and its clients.
-    pub(crate) fn kv() -> Self {
+    /// The small map or etcd's data model, and its clients.
+    pub(crate) fn of_setting() -> Self {
         Self {
             machine: Rc::new(|| Box::<MemoryKv>::default()),
-            workload: Box::new(|setting| Box::new(KvWorkload::new(setting))),
+            workload: Box::new(|setting| match setting.etcd {
+                0 => Box::new(KvWorkload::new(setting)),
+                _ => Box::<EtcdClients>::default(),
+            }),
+            by_setting: true,
         }
     }
 
@@ -159,8 +167,17 @@ impl MachineTrial {
     ) -> RunOutcome {
         let mut world =
             Simulation::new(setting, Rc::clone(&self.machine), (self.workload)(setting));
+        if !self.by_setting {
+            // A machine may keep its state elsewhere, where it is not rolled back with the log.
+            (world.setting.rollback, world.setting.forced) = (0, 0);
+        }
+        if self.by_setting && setting.etcd == 1 {
+            world.machine = Rc::new(|| Box::new(etcd::empty_store()));
+            world.etcd = Some(EtcdWorld::new(setting));
+        }
         world.trace = trace;
-        let played = catch_unwind(AssertUnwindSafe(|| play(&mut world, actions)));
+        let workload = || (self.workload)(setting);
+        let played = catch_unwind(AssertUnwindSafe(|| play(&mut world, actions, &workload)));
         let violation = match played {
             Ok(checked) => checked.err(),
             Err(panic) => Some(Violation::of_panic(panic.as_ref())),
@@ -185,11 +202,19 @@ impl MachineTrial {
     }
 }
 
-fn play(world: &mut Simulation, actions: &[Action]) -> Checked {
+fn play(
+    world: &mut Simulation,
+    actions: &[Action],
+    workload: &dyn Fn() -> Box<dyn Workload>,
+) -> Checked {
     world.begin()?;
     for action in actions {
         world.schedule(action.at, SimEvent::Act(*action));
     }
     world.run_until(world.setting.ticks * setting::TICK)?;
-    world.heal()
+    world.heal()?;
+    if world.setting.forced == 1 && world.report.healed == 1 {
+        world.force_new_cluster(workload())?;
+    }
+    Ok(())
 }

@@ -24,7 +24,7 @@ pub use shared::SharedDisk;
 use crate::random::Random;
 use fault::Faults;
 use inode::Inode;
-use quorate_storage::Disk;
+use quorate_storage::{Disk, FileName, FilePlace};
 
 /// The unit that a disk writes atomically.
 pub const SECTOR_BYTES: usize = 512;
@@ -47,6 +47,8 @@ pub struct FaultyDisk {
     operations_left: Option<u64>,
     /// Syncs report success and make nothing durable.
     lying: bool,
+    /// Where the disk is, if it can tell. Files of another place are copies.
+    volume: Option<u64>,
 }
 
 /// One change of the directory. Each is atomic.
@@ -78,6 +80,16 @@ impl FaultyDisk {
     /// From now on operations fail at random, at these rates per million.
     pub fn set_rates(&mut self, rates: &[(Fault, u32)], random: Random) {
         self.faults.set_rates(rates, random);
+    }
+
+    /// From now on the disk tells files from copies of them.
+    pub fn tell_places(&mut self) {
+        self.volume = Some(1);
+    }
+
+    /// All files become copies of what they were, in another place.
+    pub fn move_elsewhere(&mut self) {
+        self.volume = self.volume.map(|volume| volume + 1);
     }
 
     /// From now on syncs report success and make nothing durable.
@@ -338,6 +350,14 @@ impl Disk for FaultyDisk {
         self.pending.clear();
         self.remove_unlinked();
         Ok(())
+    }
+
+    fn place(&mut self, name: &str) -> io::Result<Option<FilePlace>> {
+        let Some(volume) = self.volume else { return Ok(None) };
+        // The lock of a directory exists while a process uses it.
+        let is_lock = name == FileName::Lock.to_string();
+        let inode = self.names.get(name).copied().or(is_lock.then_some(0));
+        Ok(inode.map(|inode| FilePlace { inode, created: volume << 32 | (inode + 1) }))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use quorate_storage::Disk;
+use quorate_storage::{Disk, FilePlace};
 
 use super::FaultyDisk;
 
@@ -77,5 +77,9 @@ impl Disk for SharedDisk {
 
     fn sync_dir(&mut self) -> io::Result<()> {
         self.inner().sync_dir()
+    }
+
+    fn place(&mut self, name: &str) -> io::Result<Option<FilePlace>> {
+        self.inner().place(name)
     }
 }

@@ -1,6 +1,6 @@
 //! Direct checks of what random runs reach too rarely: logs that hold a request more than once
 //! or a request of another disk, and logs with changes of the cluster version, run on one machine;
-//! and a capture at the wrong moment.
+//! a capture at the wrong moment; and a leader that is deposed while it renews a lease.
 
 use std::sync::Arc;
 
@@ -12,6 +12,10 @@ use quorate::{ClusterVersion, DriverOptions, Machine, MachineError, SnapshotChun
 use quorate_core::message::{Append, Message};
 use quorate_core::{
     Boot, Config, Entries, Entry, EntryId, Envelope, Index, MemberId, Membership, SnapshotMeta,
+};
+use quorate_kv::{
+    Command, Kv, LeaseGrant, LeaseInquiry, LeaseInquiryStep, LeaseQuery, Lessor, LessorConfig,
+    MemoryTable, SharedKv,
 };
 
 /// Counts the commands that it runs.
@@ -156,7 +160,7 @@ pub(super) fn versions_are_kept() -> Result<(), String> {
     let MachineJobDone::Captured { chunks, .. } = captured else {
         return Err("no snapshot was captured".into());
     };
-    let chunks: Vec<Bytes> = chunks.collect();
+    let chunks: Vec<Bytes> = chunks.collect::<Result<_, _>>().map_err(|why| why.to_string())?;
     let mut restored = applier()?.with_versions(VersionRange::new(1, 2));
     let _ = restored.install(&meta, chunks.iter().cloned()).map_err(|why| why.to_string())?;
     expect_version(&restored, version(2, false))?;
@@ -177,3 +181,28 @@ fn expect(applier: &Applier<Counter>, expected: u64) -> Result<(), String> {
     let ran = applier.machine().0;
     if ran == expected { Ok(()) } else { Err(format!("{ran} commands ran, expected {expected}")) }
 }
+
+/// A leader is deposed between the renewal of a lease and its answer: the next leader does not
+/// know of the renewal, so the client must not be told that it happened.
+pub(super) fn deposed_leaders_do_not_renew() -> Result<(), String> {
+    let table = Kv::open(MemoryTable::default()).map_err(|error| error.to_string())?;
+    let store = SharedKv::new(table);
+    let grant = Command::LeaseGrant(LeaseGrant { id: LEASE, ttl: 60 });
+    store.clone().apply(1, &grant.encode()).map_err(|error| error.to_string())?;
+    for (leads, expected) in [(Some(TERM), true), (Some(TERM + 1), false), (None, false)] {
+        let mut lessor = Lessor::new(LessorConfig { grace_ms: 0, checkpoint_every_ms: 0 });
+        lessor.poll(&store, &store.read(), Some(TERM), 0, 1);
+        lessor.start(&store, &store.read(), TERM, 0);
+        let begun =
+            LeaseInquiry::begin(&mut lessor, &store, &store.read(), LeaseQuery::Renew(LEASE), 0);
+        let (mut inquiry, _) = begun.ok_or("the leader does not answer")?;
+        let step = inquiry.proceed(&mut lessor, &store, &store.read(), true, leads, 0);
+        if matches!(step, LeaseInquiryStep::Answer(_)) != expected {
+            return Err(format!("a renewal in term {TERM} by a leader of {leads:?}: {step:?}"));
+        }
+    }
+    Ok(())
+}
+
+const LEASE: i64 = 7;
+const TERM: u64 = 3;

@@ -25,7 +25,9 @@ pub use disks::Disks;
 pub use explore::Explore;
 pub use hunt::{Effort, HuntResult, Hunter, Kill, hunt_all, may_notice};
 pub use model::ModelHunter;
-pub use mutant::{Edit, Expected, Means, Mutant, mutants_folder, parse_mutants, read_mutants};
+pub use mutant::{
+    Edit, Expected, Means, Mutant, Worlds, mutants_folder, parse_mutants, read_mutants,
+};
 pub use rewrite::rewrite;
 pub use stories::{CoveredRow, Stories, stories_folder};
 pub use tree::generate;

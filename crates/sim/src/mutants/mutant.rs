@@ -6,6 +6,7 @@
 //! vote-for-older-log: A vote is granted to a log that is older than the voter's.
 //! covers: mut.13                              rows of the catalogue of known problems
 //! noticed: stories I4                         by which means, and by which checker
+//! worlds: leases                              which simulated clusters are tried, if not all
 //! in: fn is_up_to_date                        where a quote is not unique in its file
 //! - last >= self.log.last()                   the original source text
 //! + true                                      what replaces it
@@ -43,6 +44,33 @@ impl Means {
     }
 }
 
+/// Which simulated clusters can notice a mutant: others would only take time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Worlds {
+    #[default]
+    All,
+    /// Those about leader leases.
+    Leases,
+    /// Those about what members know of commits.
+    Commits,
+    /// Those with etcd's data model.
+    Etcd,
+    /// Those in which programs of several versions run.
+    Versions,
+}
+
+impl Worlds {
+    fn named(name: &str) -> Result<Self, String> {
+        match name {
+            "leases" => Ok(Self::Leases),
+            "commits" => Ok(Self::Commits),
+            "etcd" => Ok(Self::Etcd),
+            "versions" => Ok(Self::Versions),
+            _ => Err(format!("`{name}` must be leases, commits, etcd or versions")),
+        }
+    }
+}
+
 /// What the checkers must make of a mutant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
@@ -65,6 +93,7 @@ pub struct Mutant {
     /// Rows of the catalogue of known problems; empty for a rule that has none.
     pub covers: Vec<String>,
     pub expected: Expected,
+    pub worlds: Worlds,
     pub edits: Vec<Edit>,
 }
 
@@ -168,6 +197,7 @@ struct Block {
     function: Option<String>,
     covers: Vec<String>,
     expected: Option<Expected>,
+    worlds: Worlds,
     edits: Vec<Edit>,
     /// The last line was of the replacement: another original begins a new edit.
     is_replaced: bool,
@@ -194,6 +224,7 @@ impl Block {
             wrong: wrong.to_owned(),
             covers: self.covers,
             expected,
+            worlds: self.worlds,
             edits: self.edits,
         })
     }
@@ -217,6 +248,7 @@ impl Block {
                 let (means, checker) = (Means::named(means)?, checker.to_owned());
                 self.expected = Some(Expected::Noticed { means, checker });
             }
+            "worlds" => self.worlds = Worlds::named(value)?,
             "equivalent" => self.expected = Some(Expected::Equivalent(value.to_owned())),
             "in" => {
                 let (file, function) = match value.find("fn ") {
@@ -228,7 +260,7 @@ impl Block {
                 }
                 self.function = function;
             }
-            _ => return Err(format!("`{key}` must be covers, noticed, equivalent or in")),
+            _ => return Err(format!("`{key}` must be covers, noticed, worlds, equivalent or in")),
         }
         Ok(())
     }
@@ -267,6 +299,7 @@ first-one: It is wrong in a way that needs a
   second line.
 covers: S1 T2
 noticed: stories I4
+worlds: leases
 - old();
 - older();
 +
@@ -290,6 +323,7 @@ in: fn stay
         assert_eq!(mutants.len(), 2);
         assert_eq!(mutants[0].wrong, "It is wrong in a way that needs a second line.");
         assert_eq!(mutants[0].covers, ["S1", "T2"]);
+        assert_eq!((mutants[0].worlds, mutants[1].worlds), (Worlds::Leases, Worlds::All));
         assert_eq!((mutants[0].means(), mutants[0].checker()), (Means::Stories, Some("I4")));
         let [first, second] = &mutants[0].edits[..] else { panic!("two edits") };
         assert_eq!(

@@ -52,7 +52,12 @@ pub fn generate(root: &Path, tree: &Path) -> Result<(), String> {
             let bytes = bytes.map_err(|why| format!("{}: {why}", path.display()))?;
             files.insert(to.join(path), bytes);
         }
-        let manifest = crate_manifest(&read(&from.join("Cargo.toml"))?);
+        let mut manifest = crate_manifest(&read(&from.join("Cargo.toml"))?);
+        if !manifest.contains("quorate-core") {
+            // The switches are there.
+            let with_core = "[dependencies]\nquorate-core.workspace = true\n";
+            manifest = manifest.replacen("[dependencies]\n", with_core, 1);
+        }
         files.insert(to.join("Cargo.toml"), manifest.into_bytes());
     }
     insert_switches(&mut files, &mutants)?;

@@ -116,6 +116,7 @@ pub(super) const COMMANDS: &[&str] = &[
     "show",
     "campaign",
     "forget-leader",
+    "applying",
     "propose",
     "change",
     "read",
@@ -210,6 +211,7 @@ impl StoryCommand {
         let (who, what, input) = match name {
             "campaign" => (words.who()?, "campaign", Input::Campaign),
             "forget-leader" => (words.who()?, "forget-leader", Input::ForgetLeader),
+            "applying" => (words.who()?, "applying", Input::Applying),
             "transfer" => {
                 let at = NamedMembers::These(vec![words.member()?]);
                 words.take("to");

@@ -329,6 +329,10 @@ impl StoryWorld {
             Event::Stalled(stalled) => {
                 self.page.say(format!("{id} stalled: {stalled}"));
             }
+            Event::DiskSlow { others_ticks } => {
+                let others = format!("others take {others_ticks} ticks");
+                self.page.say(format!("{id} has a slow disk: {others}"));
+            }
             Event::SnapshotInstalled(entry) => {
                 self.page.say(format!("{id} installed snapshot {entry}"));
             }

@@ -7,7 +7,7 @@ use quorate_sim::explore::Workload;
 use quorate_sim::faulty_disk::SharedDisk;
 use quorate_sim::random::Random;
 
-use crate::workload::EtcdClients;
+use quorate_sim::explore::EtcdClients;
 
 pub(crate) const NAME: &str = "kv";
 const COMMANDS: u64 = 60;

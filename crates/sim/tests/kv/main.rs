@@ -6,15 +6,13 @@
 mod crashes;
 mod damage;
 mod resumed_machine;
-mod workload;
 
 use std::cell::Cell;
 
 use quorate::Machine;
 use quorate_kv::{BatchConfig, Kv, MemoryTable, RedbTable};
-use quorate_sim::explore::{RunReport, try_machine};
+use quorate_sim::explore::{EtcdClients, RunReport, try_machine};
 use quorate_sim::faulty_disk::SharedDisk;
-use workload::EtcdClients;
 
 const SEEDS: std::ops::Range<u64> = 0..30;
 

@@ -13,8 +13,8 @@ use quorate_sim::explore::{Workload, try_machine};
 use quorate_sim::faulty_disk::{FaultyDisk, SharedDisk};
 use quorate_sim::random::Random;
 
-use crate::workload::EtcdClients;
 use crate::{assert_enough_happened, memory};
+use quorate_sim::explore::EtcdClients;
 
 const SEEDS: std::ops::Range<u64> = 100..160;
 
@@ -180,7 +180,7 @@ impl Machine for CommandCounter {
 
     fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
         let both = [self.index.to_le_bytes(), self.number.to_le_bytes()].concat();
-        Ok(Box::new(std::iter::once(both.into())))
+        Ok(Box::new(std::iter::once(Ok(both.into()))))
     }
 
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {

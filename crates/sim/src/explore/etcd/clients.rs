@@ -2,17 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use super::super::workload::{ClientReply, Exchange, Workload, WorkloadRequest, WorkloadVerdict};
+use crate::checkers::Violation;
+use crate::random::Random;
 use bytes::Bytes;
 use quorate_kv::{
     Command, Compact, Compare, CompareOperator, CompareTarget, DeleteRange, KeyRange,
     KvCommandReply, KvOutcome, LeaseGrant, Put, Query, Range, Txn, TxnOperation,
 };
-use quorate_sim::checkers::Violation;
-use quorate_sim::explore::{ClientReply, Exchange, Workload, WorkloadRequest, WorkloadVerdict};
-use quorate_sim::random::Random;
 
+/// Clients that put, get, delete, transact, compact, and grant and revoke leases.
 #[derive(Default)]
-pub(crate) struct EtcdClients {
+pub struct EtcdClients {
     asked: u64,
 }
 
