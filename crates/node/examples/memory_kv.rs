@@ -31,7 +31,7 @@ impl Machine for Map {
 
     fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
         let lines: Vec<Bytes> = self.0.iter().map(|(k, v)| format!("{k}={v}").into()).collect();
-        Ok(Box::new(lines.into_iter()))
+        Ok(Box::new(lines.into_iter().map(Ok)))
     }
 
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {

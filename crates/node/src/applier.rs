@@ -13,7 +13,7 @@ use quorate_storage::StoreIdentity;
 
 use crate::cluster_version::{ClusterVersion, UnsupportedVersion, VersionChange, VersionRange};
 use crate::command_id::{CommandDedup, CommandId, DedupDecision, LoggedBody};
-use crate::machine::{Machine, MachineFailed, SnapshotChunks};
+use crate::machine::{Machine, MachineError, MachineFailed, SnapshotChunks, WorkProgress};
 use crate::request_table::RequestToken;
 
 /// A job for the machine. Jobs run in the order in which the driver hands them out.
@@ -333,6 +333,11 @@ impl<M: Machine> Applier<M> {
         Ok(MachineJobDone::Captured { meta, chunks: self.capture_chunks()? })
     }
 
+    /// Where the machine reports its progress.
+    pub fn report_progress_to(&mut self, progress: WorkProgress) {
+        self.machine.report_progress_to(progress);
+    }
+
     /// Lets the machine make its own state durable.
     pub fn save(&mut self) -> Result<(), MachineFailed> {
         self.machine.save().map_err(|error| MachineFailed::new(self.applied, error))
@@ -350,10 +355,10 @@ impl<M: Machine> Applier<M> {
         }
         head.put_u64_le(self.applied);
         self.dedup.encode(&mut head);
-        let head = std::iter::once(framed(&head.freeze()));
+        let head = std::iter::once(Ok(framed(&head.freeze())));
         let state = self.machine.snapshot();
         let state = state.map_err(|error| MachineFailed::new(self.applied, error))?;
-        Ok(Box::new(head.chain(state.flat_map(split).map(|chunk| framed(&chunk)))))
+        Ok(Box::new(head.chain(state.flat_map(framed_parts))))
     }
 
     /// Continues from a snapshot. Its bytes come in pieces of any size. The first snapshot of a
@@ -502,6 +507,13 @@ fn decode_head(mut head: Bytes) -> Option<SnapshotHead> {
     let applied = head.try_get_u64_le().ok()?;
     let dedup = CommandDedup::decode(&mut head)?;
     head.is_empty().then_some(SnapshotHead { applied, dedup, version })
+}
+
+fn framed_parts(chunk: Result<Bytes, MachineError>) -> Vec<Result<Bytes, MachineError>> {
+    match chunk {
+        Ok(chunk) => split(chunk).map(|part| Ok(framed(&part))).collect(),
+        Err(error) => vec![Err(error)],
+    }
 }
 
 /// Splits a chunk whose length does not fit into its length field.

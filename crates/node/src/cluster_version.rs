@@ -4,11 +4,12 @@
 //! raises the cluster version when all members support a higher one; only an explicit downgrade
 //! lowers it. docs/decisions/010 has the reasons.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use bytes::{Buf, BufMut, Bytes};
 use quorate_core::message::{Message, Proposal};
-use quorate_core::{Envelope, Index, Term};
+use quorate_core::{Envelope, Index, MemberId, Term};
 
 use crate::command_id::{CommandBuffer, CommandId};
 use crate::driver::Driver;
@@ -180,7 +181,7 @@ pub enum DowngradeRefusal {
         /// The target.
         target: u32,
         /// The member.
-        member: quorate_core::MemberId,
+        member: MemberId,
         /// What its program supports.
         supported: VersionRange,
     },
@@ -202,6 +203,65 @@ impl fmt::Display for DowngradeRefusal {
             Self::NotInProgress => write!(f, "no downgrade is in progress"),
             Self::Changed => write!(f, "the cluster version changed meanwhile"),
         }
+    }
+}
+
+/// What the programs of members support, as far as they have answered. A leader asks them, and
+/// decides by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SupportedVersions(BTreeMap<MemberId, VersionRange>);
+
+impl SupportedVersions {
+    /// A member has answered.
+    pub fn insert(&mut self, member: MemberId, supported: VersionRange) {
+        self.0.insert(member, supported);
+    }
+
+    /// The answer of a member.
+    pub fn of(&self, member: MemberId) -> Option<VersionRange> {
+        self.0.get(&member).copied()
+    }
+
+    /// The change to propose when these members have to agree and have replied as recorded.
+    pub fn next_change(&self, now: ClusterVersion, members: &[MemberId]) -> Option<VersionChange> {
+        let mut highest = Vec::new();
+        for member in members {
+            highest.push(self.of(*member)?.max);
+        }
+        let to = if now.downgrading {
+            // Every program is replaced: from now on the version may rise again.
+            let done = highest.iter().all(|max| *max <= now.version);
+            done.then_some(ClusterVersion { downgrading: false, ..now })?
+        } else {
+            let version = highest.into_iter().min()?;
+            (version > now.version).then_some(ClusterVersion { version, downgrading: false })?
+        };
+        Some(VersionChange { from: now, to })
+    }
+
+    /// The change that a downgrade to `target` asks for; without a target, the end of one.
+    pub fn downgrade(
+        &self,
+        now: ClusterVersion,
+        target: Option<u32>,
+    ) -> Result<VersionChange, DowngradeRefusal> {
+        let Some(target) = target else {
+            let to = ClusterVersion { downgrading: false, ..now };
+            let change = VersionChange { from: now, to };
+            return now.downgrading.then_some(change).ok_or(DowngradeRefusal::NotInProgress);
+        };
+        if target >= now.version || target < ClusterVersion::FIRST {
+            return Err(DowngradeRefusal::NotLower { target, current: now.version });
+        }
+        // A member that does not answer may be down for good: it must not prevent a downgrade.
+        for (member, supported) in &self.0 {
+            if !supported.contains(target) {
+                let (member, supported) = (*member, *supported);
+                return Err(DowngradeRefusal::Unsupported { target, member, supported });
+            }
+        }
+        let to = ClusterVersion { version: target, downgrading: true };
+        Ok(VersionChange { from: now, to })
     }
 }
 
@@ -232,7 +292,7 @@ impl Driver {
 
     /// Whether a snapshot replaces the log of earlier cluster versions. Until then, a program that
     /// supports only the current one cannot start from this disk.
-    pub(crate) fn is_version_captured(&self) -> bool {
+    pub fn is_version_captured(&self) -> bool {
         let snapshot = self.raft.snapshot().id.index;
         self.version_changed.is_none_or(|(index, _)| snapshot >= index)
     }
@@ -257,7 +317,7 @@ pub(crate) fn proposes_version(envelope: &Envelope) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use quorate_core::{Boot, Config, MemberId, Membership, RequestId};
+    use quorate_core::{Boot, Config, Membership, RequestId};
 
     use super::*;
     use crate::driver::DriverOptions;
@@ -293,6 +353,53 @@ mod tests {
         assert!(proposes_version(&envelope));
         assert_eq!(driver.receive(envelope), None);
         assert_eq!(driver.dropped().get("version change of a follower"), Some(&1));
+    }
+
+    fn answers(replies: &[(u64, u32, u32)]) -> SupportedVersions {
+        let range = |min, max| VersionRange::new(min, max);
+        let replies = replies.iter();
+        SupportedVersions(
+            replies.map(|(id, min, max)| (MemberId(*id), range(*min, *max))).collect(),
+        )
+    }
+
+    fn at(version: u32, downgrading: bool) -> ClusterVersion {
+        ClusterVersion { version, downgrading }
+    }
+
+    const MEMBERS: [MemberId; 3] = [MemberId(1), MemberId(2), MemberId(3)];
+
+    #[test]
+    fn the_version_is_the_lowest_that_all_support() {
+        let next = |answers: SupportedVersions| answers.next_change(at(1, false), &MEMBERS);
+        assert_eq!(next(answers(&[(1, 1, 3), (2, 1, 3)])), None, "one has not answered");
+        assert_eq!(next(answers(&[(1, 1, 3), (2, 1, 3), (3, 1, 1)])), None);
+        let change = next(answers(&[(1, 1, 3), (2, 1, 3), (3, 1, 2)])).unwrap();
+        assert_eq!((change.from, change.to), (at(1, false), at(2, false)));
+    }
+
+    #[test]
+    fn a_downgrade_ends_when_no_program_supports_more() {
+        let held = |answers: SupportedVersions| answers.next_change(at(1, true), &MEMBERS);
+        assert_eq!(held(answers(&[(1, 1, 3), (2, 1, 3), (3, 1, 3)])), None);
+        assert_eq!(held(answers(&[(1, 1, 3), (2, 1, 1), (3, 1, 1)])), None);
+        let change = held(answers(&[(1, 1, 1), (2, 1, 1), (3, 1, 1)])).unwrap();
+        assert_eq!(change.to, at(1, false));
+    }
+
+    #[test]
+    fn downgrades_need_a_lower_version_that_all_who_answer_support() {
+        let all = answers(&[(1, 1, 3), (2, 1, 3)]);
+        let lowered = all.downgrade(at(3, false), Some(2)).unwrap();
+        assert_eq!(lowered.to, at(2, true));
+        let refused = |target| all.downgrade(at(3, false), target).unwrap_err();
+        assert!(matches!(refused(Some(3)), DowngradeRefusal::NotLower { .. }));
+        assert!(matches!(refused(Some(0)), DowngradeRefusal::NotLower { .. }));
+        assert_eq!(refused(None), DowngradeRefusal::NotInProgress);
+        assert_eq!(all.downgrade(at(2, true), None).unwrap().to, at(2, false));
+        let newer = answers(&[(1, 1, 3), (2, 3, 4)]);
+        let refused = newer.downgrade(at(3, false), Some(2)).unwrap_err();
+        assert!(matches!(refused, DowngradeRefusal::Unsupported { member: MemberId(2), .. }));
     }
 
     #[test]

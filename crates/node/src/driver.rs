@@ -18,11 +18,13 @@ use quorate_core::{
 pub use crate::applier::{
     Applier, CommandOutcome, MachineJob, MachineJobDone, SnapshotInstallError,
 };
-pub use crate::cluster_version::VersionChange;
+pub use crate::cluster_version::{SupportedVersions, VersionChange};
 pub use crate::command_id::{CommandBuffer, CommandDedup, CommandId};
 pub use crate::outcome::{RequestOutcome, RequestReply};
 pub use crate::request_table::{ChangeWait, RequestToken};
-pub use crate::start::{MemberStartup, StartError, StartedMember, install, seed, start};
+pub use crate::start::{
+    MemberStartup, ReplayedLog, StartError, StartedMember, install, replay_log, seed, start,
+};
 
 use crate::applied_bytes::AppliedBytes;
 use crate::cluster_version::{ClusterVersion, proposes_version};
@@ -357,6 +359,11 @@ impl Driver {
                 self.on_installed(&meta, &dedup);
             }
         }
+    }
+
+    /// The machine is busy with a job and has made progress since the last tick.
+    pub fn machine_progressed(&mut self) {
+        let _ = self.step(Input::Applying);
     }
 
     /// A capture could not be made durable. The next one is taken when it is due, because an

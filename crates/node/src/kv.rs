@@ -120,7 +120,7 @@ impl Machine for MemoryKv {
                 put(&mut chunk, value);
                 chunk.put_u64_le(*index);
             }
-            (!chunk.is_empty()).then(|| chunk.freeze())
+            (!chunk.is_empty()).then(|| Ok(chunk.freeze()))
         })))
     }
 
@@ -274,7 +274,7 @@ mod tests {
         let mut kv = MemoryKv::default();
         kv.apply(1, &put_command("a", "1")).unwrap();
         let captured = kv.clone();
-        let mut chunks = kv.snapshot().unwrap();
+        let mut chunks = kv.snapshot().unwrap().map(Result::unwrap);
         kv.apply(2, &put_command("a", "2")).unwrap();
         let mut other = MemoryKv::default();
         other.apply(1, &put_command("b", "9")).unwrap();
@@ -290,7 +290,7 @@ mod tests {
             let value = Bytes::from(vec![7; 60]);
             kv.apply(number, &KvCommand::Put { key, value }.encode()).unwrap();
         }
-        let chunks: Vec<Bytes> = kv.snapshot().unwrap().collect();
+        let chunks: Vec<Bytes> = kv.snapshot().unwrap().map(Result::unwrap).collect();
         assert!(chunks.len() > 3);
         let mut other = MemoryKv::default();
         other.install(&mut chunks.clone().into_iter()).unwrap();

@@ -84,6 +84,8 @@
 //! # Feature flags
 //! - `runtime` (default): [`Node`], storages and transports, on tokio. Without it only what does
 //!   no I/O is left.
+//! - `tls`: `tls::TlsSecurity`, which encrypts and authenticates the connections of
+//!   [`TcpTransport`]. Without it no TLS crate is compiled.
 //! - `typed`: `typed::TypedMachine` and `TypedNode`, with serde types instead of bytes.
 //! - `serde`: serde implementations for options, errors and replies.
 //!
@@ -91,7 +93,8 @@
 //! In the repository, under `crates/node/examples`, each runs with
 //! `cargo run -p quorate --example NAME`: `memory_kv` (a replicated map in under 100 lines),
 //! `disk_kv` (on disk, over TCP, with three processes), `replace_a_node` (replaces a member while
-//! clients write) and `many_clusters` (many clusters in one process). Guides for users of other
+//! clients write), `many_clusters` (many clusters in one process) and `tls_kv` (mutual TLS; with
+//! `--features tls`). Guides for users of other
 //! libraries are `docs/from-openraft.md` and `docs/from-raft-rs.md`.
 
 #![forbid(unsafe_code)]
@@ -116,6 +119,8 @@ mod start;
 pub mod tcp;
 #[cfg(feature = "runtime")]
 pub mod testkit;
+#[cfg(feature = "tls")]
+pub mod tls;
 #[cfg(feature = "typed")]
 pub mod typed;
 
@@ -123,7 +128,9 @@ pub use cluster_version::{ClusterVersion, DowngradeRefusal, UnsupportedVersion, 
 pub use command_id::CommandBuffer;
 pub use driver::DriverOptions;
 pub use kv::{KvCommand, KvQuery, KvReply, MemoryKv};
-pub use machine::{BadSnapshot, Machine, MachineError, MachineFailed, SnapshotChunks};
+pub use machine::{
+    BadSnapshot, Machine, MachineError, MachineFailed, SnapshotChunks, WorkProgress,
+};
 pub use outcome::{OutcomeUnknown, RequestError, RequestRefused};
 
 #[cfg(feature = "runtime")]

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use quorate_core::{Index, Membership};
@@ -33,7 +34,7 @@ use quorate_storage::StoreIdentity;
 ///     }
 ///
 ///     fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
-///         Ok(Box::new(std::iter::once(Bytes::copy_from_slice(&self.0.to_le_bytes()))))
+///         Ok(Box::new(std::iter::once(Ok(Bytes::copy_from_slice(&self.0.to_le_bytes())))))
 ///     }
 ///
 ///     fn check_snapshot(chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
@@ -50,7 +51,8 @@ use quorate_storage::StoreIdentity;
 /// let mut counter = Counter::default();
 /// counter.apply(1, &Bytes::copy_from_slice(&5u64.to_le_bytes()))?;
 /// let mut copy = Counter::default();
-/// copy.install(&mut counter.snapshot()?)?;
+/// let chunks = counter.snapshot()?.collect::<Result<Vec<Bytes>, _>>()?;
+/// copy.install(&mut chunks.into_iter())?;
 /// assert_eq!(copy.0, 5);
 /// # Ok::<(), MachineError>(())
 /// ```
@@ -119,6 +121,12 @@ pub trait Machine {
         Ok(())
     }
 
+    /// Where to report progress within a command or an installation that takes long: more than
+    /// an election timeout, say. Without reports, a machine that is busy for
+    /// [`Config::stall_timeouts`](quorate_core::Config::stall_timeouts) counts as one that
+    /// stands still, and a leader hands over. Called once, before the first command.
+    fn report_progress_to(&mut self, _progress: WorkProgress) {}
+
     /// Runs one command and returns the reply for its proposer.
     fn apply(&mut self, index: Index, command: &Bytes) -> Result<Bytes, MachineError>;
 
@@ -168,6 +176,10 @@ impl<M: Machine + ?Sized> Machine for Box<M> {
         (**self).save()
     }
 
+    fn report_progress_to(&mut self, progress: WorkProgress) {
+        (**self).report_progress_to(progress);
+    }
+
     fn apply(&mut self, index: Index, command: &Bytes) -> Result<Bytes, MachineError> {
         (**self).apply(index, command)
     }
@@ -193,11 +205,28 @@ impl<M: Machine + ?Sized> Machine for Box<M> {
     }
 }
 
+/// Counts steps of a machine's work. Clones count together.
+#[derive(Clone, Debug, Default)]
+pub struct WorkProgress(Arc<AtomicU64>);
+
+impl WorkProgress {
+    /// One more step is done. Cheap: call it for every thousand keys, or for each.
+    pub fn advance(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The number of steps so far.
+    pub fn steps(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// Why a machine cannot continue. Any error, or a text: `Err("disk is full".into())`.
 pub type MachineError = Box<dyn Error + Send + Sync>;
 
-/// The parts of a snapshot, in order.
-pub type SnapshotChunks = Box<dyn Iterator<Item = Bytes> + Send>;
+/// The parts of a snapshot, in order. An error means that the machine cannot read its state: the
+/// snapshot is dropped, and the member stops.
+pub type SnapshotChunks = Box<dyn Iterator<Item = Result<Bytes, MachineError>> + Send>;
 
 /// The bytes are not a snapshot of this machine. The member cannot continue: find out which
 /// version wrote them.

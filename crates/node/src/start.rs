@@ -67,6 +67,48 @@ pub fn start<D: Disk, M: Machine>(
     Ok(StartedMember { driver, applier, store, boot })
 }
 
+/// The state of a disk after all entries of its log, also those that it does not know to be
+/// committed.
+pub struct ReplayedLog<M> {
+    /// The machine with all entries applied.
+    pub applier: Applier<M>,
+    /// The newest membership in the log.
+    pub membership: Membership,
+    /// The last entry that the disk knows to be committed.
+    pub committed: Index,
+}
+
+/// Applies the whole log of a member that does not run: for a new cluster that is made from this
+/// disk when the other members are lost.
+///
+/// All entries are kept. To drop one that is not known to be committed could lose a write that a
+/// client was told is done. To keep one can only complete a write whose client got no reply.
+pub fn replay_log<D: Disk, M: Machine>(
+    disk: D,
+    machine: M,
+    startup: MemberStartup,
+) -> Result<ReplayedLog<M>, StartError> {
+    let StartedMember { driver, mut applier, mut store, boot } = start(disk, machine, startup)?;
+    let status = driver.raft().status();
+    let last = status.log.last.index;
+    let mut membership = status.membership;
+    while applier.applied() < last {
+        let range = applier.applied() + 1..last + 1;
+        let entries = store.load(range, LOAD_BYTES).map_err(StartError::Read)?;
+        let _ = applier.apply(&entries).map_err(StartError::Machine)?;
+        // A start takes the membership of the snapshot; later changes are in the log.
+        if let Some(change) = entries.iter().filter_map(|entry| entry.change()).last() {
+            membership = change.membership.clone();
+        }
+    }
+    store.close().map_err(StartError::Read)?;
+    let membership = (*membership).clone();
+    Ok(ReplayedLog { applier, membership, committed: boot.hard_state.commit })
+}
+
+/// Bytes of entries that are replayed at a time.
+const LOAD_BYTES: u64 = 16 << 20;
+
 /// Prepares an empty disk for a first member of a new cluster that begins with the state of
 /// this machine: for restoring a backup. `index` must be greater than every index that the
 /// machine has applied; it, the membership, the cluster version and the state have to be the same
@@ -93,7 +135,8 @@ pub fn seed<D: Disk, M: Machine>(
     let chunks = Applier::from_snapshot(machine, id, &meta, version).capture_chunks();
     let chunks = chunks.map_err(StartError::Machine)?;
     let created = Store::create_from_snapshot(disk, identity, &first, chunks, config);
-    created.map_err(StartError::Create)
+    let failed = |error| StartError::Machine(MachineFailed::new(meta.id.index, error));
+    created.map_err(StartError::Create)?.map_err(failed)
 }
 
 /// The identity that an empty disk gets, and the state that a member on it starts from.

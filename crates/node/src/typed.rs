@@ -158,7 +158,7 @@ impl<M: TypedMachine> Machine for Typed<M> {
         let mut bytes = encode(&self.0.snapshot())?;
         Ok(Box::new(std::iter::from_fn(move || {
             let length = bytes.len().min(CHUNK_BYTES);
-            (length > 0).then(|| bytes.split_to(length))
+            (length > 0).then(|| Ok(bytes.split_to(length)))
         })))
     }
 
@@ -411,7 +411,7 @@ mod tests {
             let reply = machine.apply(7, &encode(&word).unwrap()).unwrap();
             assert_eq!(decode_reply::<u64>(&reply).unwrap(), 7);
         }
-        let chunks: Vec<Bytes> = machine.snapshot().unwrap().collect();
+        let chunks: Vec<Bytes> = machine.snapshot().unwrap().map(Result::unwrap).collect();
         assert!(chunks.len() > 3);
         let mut copy = Typed(Words::default());
         copy.install(&mut chunks.into_iter()).unwrap();

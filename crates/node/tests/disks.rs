@@ -364,6 +364,8 @@ async fn a_machine_that_returns_an_error_stops_its_member_with_that_error() {
 struct FailingMachine {
     kv: MemoryKv,
     fails_to_resume: bool,
+    /// Not at once, but after the first chunks of its snapshot.
+    fails_while_read: bool,
 }
 
 impl Machine for FailingMachine {
@@ -380,7 +382,12 @@ impl Machine for FailingMachine {
     }
 
     fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
-        Err("a page cannot be read".into())
+        let failure = || MachineError::from("a page cannot be read");
+        if !self.fails_while_read {
+            return Err(failure());
+        }
+        // An early end would look like the end.
+        Ok(Box::new(self.kv.snapshot()?.chain(std::iter::once(Err(failure())))))
     }
 
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
@@ -398,12 +405,15 @@ async fn a_machine_that_cannot_resume_or_be_captured_stops_its_member() {
     assert!(matches!(&error, NodeError::Machine(_)), "{error:?}");
     assert!(error.to_string().contains("no such table"), "{error}");
 
-    let transport = MemoryNetwork::new().transport();
-    let machine = FailingMachine::default();
-    let node = Node::start(config(), MemoryStorage::new(), machine, transport).await.unwrap();
-    until_done("a write", async || node.propose(put("a", "1")).await).await;
-    let _ = node.snapshot().await;
-    let ended = in_time("the end", node.wait_stopped()).await;
-    assert!(matches!(&ended, StopReason::Machine(_)), "{ended:?}");
-    assert!(ended.to_string().contains("a page cannot be read"), "{ended}");
+    for fails_while_read in [false, true] {
+        let transport = MemoryNetwork::new().transport();
+        let machine = FailingMachine { fails_while_read, ..FailingMachine::default() };
+        let storage = MemoryStorage::new();
+        let node = Node::start(config(), storage, machine, transport).await.unwrap();
+        until_done("a write", async || node.propose(put("a", "1")).await).await;
+        let _ = node.snapshot().await;
+        let ended = in_time("the end", node.wait_stopped()).await;
+        assert!(matches!(&ended, StopReason::Machine(_)), "{ended:?}");
+        assert!(ended.to_string().contains("a page cannot be read"), "{ended}");
+    }
 }

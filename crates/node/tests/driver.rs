@@ -191,7 +191,7 @@ impl TestMember {
         match done {
             MachineJobDone::Captured { meta, chunks } => {
                 let index = meta.id.index;
-                self.write_snapshot(meta, chunks.collect());
+                self.write_snapshot(meta, chunks.map(Result::unwrap).collect());
                 self.driver.snapshot_saved(index);
             }
             done => self.driver.job_done(done),

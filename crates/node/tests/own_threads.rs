@@ -29,7 +29,7 @@ impl Machine for SlowMachine {
     }
 
     fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
-        Ok(Box::new(std::iter::once(Bytes::copy_from_slice(&self.0.to_be_bytes()))))
+        Ok(Box::new(std::iter::once(Ok(Bytes::copy_from_slice(&self.0.to_be_bytes())))))
     }
 
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {

@@ -53,7 +53,7 @@ impl Machine for Runs {
 
     fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
         let indexes = self.ran.iter().flat_map(|index| index.to_le_bytes());
-        Ok(Box::new(std::iter::once(indexes.collect())))
+        Ok(Box::new(std::iter::once(Ok(indexes.collect()))))
     }
 
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
@@ -126,7 +126,7 @@ fn only_a_newer_snapshot_is_installed() {
         let MachineJobDone::Captured { chunks, .. } = applier.capture(meta(index)).unwrap() else {
             panic!()
         };
-        chunks.collect::<Vec<_>>()
+        chunks.map(Result::unwrap).collect::<Vec<_>>()
     };
     let mut applier = resumed(5);
     let _ = applier.install(&meta(4), capture(4).into_iter()).unwrap();

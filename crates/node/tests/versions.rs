@@ -56,7 +56,7 @@ impl Machine for Journal {
 
     fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
         let lines = self.lines.lock().unwrap().clone();
-        Ok(Box::new(lines.into_iter().map(Bytes::from)))
+        Ok(Box::new(lines.into_iter().map(|line| Ok(line.into()))))
     }
 
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {

@@ -30,8 +30,7 @@ impl FileDisk {
     /// access is refused with [`io::ErrorKind::PermissionDenied`].
     pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
-        create_parents(&path)?;
-        create_synced(DirBuilder::new().mode(0o700), &path)?;
+        create_directory(&path, &mut |parent| File::open(parent)?.sync_all())?;
         let dir = File::open(&path)?;
         let metadata = dir.metadata()?;
         if !metadata.is_dir() {
@@ -149,31 +148,64 @@ impl Disk for FileDisk {
     }
 }
 
-/// Creates the directories above this one. Each name is made durable: otherwise a power loss
+/// Makes the names in this directory durable.
+type SyncDirectory<'a> = &'a mut dyn FnMut(&Path) -> io::Result<()>;
+
+/// Creates a directory, and those above it. Each name is made durable: otherwise a power loss
 /// could take the whole directory with it.
-fn create_parents(path: &Path) -> io::Result<()> {
+fn create_directory(path: &Path, sync: SyncDirectory<'_>) -> io::Result<()> {
+    create_parents(path, sync)?;
+    create_synced(DirBuilder::new().mode(0o700), path, sync)
+}
+
+fn create_parents(path: &Path, sync: SyncDirectory<'_>) -> io::Result<()> {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() && !parent.exists() => {
-            create_parents(parent)?;
-            create_synced(&DirBuilder::new(), parent)
+            create_parents(parent, sync)?;
+            create_synced(&DirBuilder::new(), parent, sync)
         }
         _ => Ok(()),
     }
 }
 
 /// Creates a directory, unless it exists, and makes its name durable.
-fn create_synced(builder: &DirBuilder, path: &Path) -> io::Result<()> {
+fn create_synced(builder: &DirBuilder, path: &Path, sync: SyncDirectory<'_>) -> io::Result<()> {
     match builder.create(path) {
-        Ok(()) => sync_parent(path),
+        Ok(()) => sync(parent_of(path)),
         Err(why) if why.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(why) => Err(why),
     }
 }
 
-/// Makes the name of the directory itself durable.
-fn sync_parent(path: &Path) -> io::Result<()> {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => File::open(parent)?.sync_all(),
-        _ => File::open(".")?.sync_all(),
+fn parent_of(path: &Path) -> &Path {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or(Path::new("."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_each_new_directory_is_made_durable_in_its_parent() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = ["", "a", "a/b", "a/b/c"].map(|path| root.path().join(path));
+        let mut synced = Vec::new();
+        let mut sync = |parent: &Path| {
+            // It is created before its parent is synced, and nothing below it exists yet.
+            let child = &paths[synced.len() + 1];
+            assert_eq!(parent_of(child), parent);
+            assert!(child.exists() && !child.join("b").exists() && !child.join("c").exists());
+            synced.push(parent.to_owned());
+            Ok(())
+        };
+        create_directory(&paths[3], &mut sync).unwrap();
+        assert_eq!(synced, [root.path(), &paths[1], &paths[2]]);
+        // What exists is not synced again, and an error is not ignored.
+        create_directory(&paths[3], &mut |_| panic!("nothing is new")).unwrap();
+        let failed =
+            create_directory(&paths[3].join("d"), &mut |_| Err(io::ErrorKind::Other.into()));
+        assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::Other);
+        assert_eq!(parent_of(Path::new("relative")), Path::new("."));
     }
 }

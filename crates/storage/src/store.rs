@@ -5,6 +5,7 @@
 //! unknown, so every later call returns the same error, and the member must stop.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::fmt;
 use std::ops::Range;
 
@@ -173,17 +174,20 @@ impl<D: Disk> Store<D> {
         first: &Boot,
         config: &StoreConfig,
     ) -> Result<(), CreateError> {
-        Self::create_from_snapshot(disk, identity, first, std::iter::empty(), config)
+        let state = std::iter::empty::<Result<Bytes, Infallible>>();
+        let Ok(()) = Self::create_from_snapshot(disk, identity, first, state, config)?;
+        Ok(())
     }
 
-    /// Creates the store of a member whose state machine starts with the bytes of a snapshot.
-    pub fn create_from_snapshot(
+    /// Creates the store of a member whose state machine starts with the bytes of a snapshot. The
+    /// inner error is one of these bytes: then no store exists, and creating it again is possible.
+    pub fn create_from_snapshot<E>(
         disk: &mut D,
         identity: StoreIdentity,
         first: &Boot,
-        state: impl Iterator<Item = Bytes>,
+        state: impl Iterator<Item = Result<Bytes, E>>,
         config: &StoreConfig,
-    ) -> Result<(), CreateError> {
+    ) -> Result<Result<(), E>, CreateError> {
         lock(disk)?.map_err(|Locked| CreateError::Locked)?;
         let listing = DirectoryListing::read(disk)?;
         let meta = &first.snapshot;
@@ -199,7 +203,10 @@ impl<D: Disk> Store<D> {
             let name = FileName::NewSnapshot(0);
             let mut writer = SnapshotWriter::create(disk, name, identity.cluster, meta.clone())?;
             for bytes in state {
-                writer.append(disk, &bytes)?;
+                match bytes {
+                    Ok(bytes) => writer.append(disk, &bytes)?,
+                    Err(why) => return Ok(Err(why)),
+                }
             }
             writer.seal(disk)?.publish(disk)?;
         }
@@ -215,7 +222,7 @@ impl<D: Disk> Store<D> {
             start: SegmentStart { hard_state: first.hard_state, floor: meta.id, last: meta.id },
         };
         head.create(disk, None)?;
-        Ok(())
+        Ok(Ok(()))
     }
 
     /// The identity of the store in a directory, or `None` if there is no store. Changes and

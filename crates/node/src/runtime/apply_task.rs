@@ -153,6 +153,10 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
             match write_capture(&disk, meta.clone(), chunks, user).await {
                 Ok(()) => done.push(Completion::SnapshotSaved(meta)),
                 // The state cannot be read: requests would fail too.
+                Err(why) if why.is::<MachineFailed>() => {
+                    let Ok(failed) = why.downcast::<MachineFailed>() else { return };
+                    done.push(Completion::Ended((*failed).into()));
+                }
                 Err(why) if why.is::<JoinError>() => {
                     let text =
                         why.downcast().map_or_else(|_| String::new(), |why| panic_text(*why));
@@ -253,7 +257,7 @@ async fn write_capture(
             if user.is_cancelled() {
                 return Err(StopReason::Stopped.into());
             }
-            sink.append(&chunk)?;
+            sink.append(&chunk.map_err(|error| MachineFailed::new(id.index, error))?)?;
         }
         sink.finish()
     });

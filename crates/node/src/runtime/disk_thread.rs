@@ -217,7 +217,9 @@ impl OpenSlot {
         let storage = &mut self.slot.storage;
         match job {
             DiskJob::Save(save) => {
+                let began = Instant::now();
                 storage.write(&save)?;
+                self.slot.observer.on_write(began.elapsed(), save.entries.bytes());
                 self.written = Some(save.id);
                 self.must_sync |= save.must_sync;
                 self.saves += 1;

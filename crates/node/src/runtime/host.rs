@@ -28,7 +28,7 @@ use super::transport::{MemberKey, Transport};
 use crate::applier::Applier;
 use crate::cluster_version::{ClusterVersion, VersionRange};
 use crate::driver::Driver;
-use crate::machine::Machine;
+use crate::machine::{Machine, WorkProgress};
 use crate::start::{StartingMember, first_identity};
 
 /// Runs any number of members, each of a different cluster, on one ticker, one disk thread
@@ -278,7 +278,7 @@ impl Parts {
         config: &NodeConfig,
         opened: OpenedMember<M>,
     ) -> Result<Node, (NodeError, DiskHandle)> {
-        let OpenedMember { driver, applier, storage, boots } = opened;
+        let OpenedMember { driver, mut applier, storage, boots } = opened;
         let shared = Arc::new(shared(config, &driver));
         let done = Arc::new(BatchQueue::new());
         let counters = Arc::clone(&shared.counters);
@@ -308,6 +308,8 @@ impl Parts {
         *lock(&shared.leader_queries) = Some(waiting_queries);
         // A thread that runs one machine may block.
         let runs_one_machine = self.threads.are_own() && self.lifetime == HostLifetime::UntilEmpty;
+        let progress = WorkProgress::default();
+        applier.report_progress_to(progress.clone());
         let apply = ApplyTask {
             applier,
             jobs: Arc::clone(&jobs),
@@ -333,6 +335,7 @@ impl Parts {
             leader_queries: queries,
             shared: Arc::clone(&shared),
             state: TaskState::new(config.versions),
+            progress,
             applying: self.watch_apply(key, apply, Arc::clone(&done)),
             _requests: requests.clone(),
         };

@@ -34,6 +34,7 @@ use super::versions::VersionRounds;
 use crate::applier::MachineJob;
 use crate::cluster_version::{ClusterVersion, VersionRange};
 use crate::driver::{Driver, DriverOutput};
+use crate::machine::WorkProgress;
 use crate::outcome::RequestRefused;
 
 /// A member's task, with everything it uses.
@@ -51,6 +52,8 @@ pub(crate) struct Member {
     pub(crate) shared: Arc<SharedState>,
     pub(crate) state: TaskState,
     /// The machine's task.
+    /// Of the machine.
+    pub(crate) progress: WorkProgress,
     pub(crate) applying: JoinHandle<()>,
     /// Keeps the channel open when all handles are dropped.
     pub(crate) _requests: mpsc::Sender<ClientRequest>,
@@ -89,6 +92,8 @@ pub(crate) struct TaskState {
     completions: Vec<Completion>,
     from_peers: Vec<FromPeers>,
     requests: Vec<ClientRequest>,
+    /// Of the machine, at the last tick.
+    steps_seen: u64,
 }
 
 /// So many saves or batches of jobs may be in progress before clients have to wait, if the
@@ -126,6 +131,7 @@ impl TaskState {
             completions: Vec::new(),
             from_peers: Vec::new(),
             requests: Vec::new(),
+            steps_seen: 0,
         }
     }
 }
@@ -174,10 +180,20 @@ impl Member {
         self.shared.counters.turns.add(1);
     }
 
+    /// A machine that is busy with a long command does not stand still.
+    fn report_progress(&mut self) {
+        let steps = self.progress.steps();
+        if steps != self.state.steps_seen {
+            self.state.steps_seen = steps;
+            self.driver.machine_progressed();
+        }
+    }
+
     /// Gives the driver its inputs. Time comes first: what a leader may reply by its lease
     /// depends on it.
     fn process_batch(&mut self) {
         for _ in 0..self.clock.take_due() {
+            self.report_progress();
             self.driver.tick();
             self.state.side_requests.tick();
             self.on_version_tick();
@@ -583,6 +599,10 @@ impl Member {
                 warn!(%member, %stalled, "the disk or the state machine stands still");
             }
             Event::Stalled(_) => info!(%member, "the disk and the state machine make progress"),
+            Event::DiskSlow { others_ticks } => {
+                let text = "the disk is much slower than those of other members: handing over";
+                warn!(%member, others_ticks, "{text}");
+            }
             other => debug!(%member, ?other, "event"),
         }
         if let Some(event) = MembershipEvent::of(event) {

@@ -18,6 +18,9 @@ pub trait NodeObserver: Send + Sync + 'static {
     /// `saves` became durable with one sync that took this long.
     fn on_sync(&self, _took: Duration, _saves: u64) {}
 
+    /// A save with this many bytes of entries was written, which took this long.
+    fn on_write(&self, _took: Duration, _bytes: u64) {}
+
     /// `entries`, up to this index, ran on the machine and took this long.
     fn on_applied(&self, _index: Index, _entries: u64, _took: Duration) {}
 }
@@ -175,7 +178,7 @@ impl Metrics {
             ),
             gauge(
                 "quorate_peers_lost",
-                "Peers that this leader does not count: their logs lack what they confirmed.",
+                "Members that the leader does not count: their logs lack what they confirmed.",
                 self.peers_lost,
             ),
             counter("quorate_saves_total", "Saves that were written.", self.saves),
@@ -205,7 +208,7 @@ fn label_text(label: &str, content: &str) -> String {
     format!("{label}=\"{content}\"")
 }
 /// What a transport reports that goes up and down: its name there, the metric, and the help.
-const TRANSPORT_GAUGES: [(&str, &str, &str); 2] = [
+const TRANSPORT_GAUGES: [(&str, &str, &str); 4] = [
     (
         "buffered_bytes",
         "quorate_peer_buffered_bytes",
@@ -215,6 +218,16 @@ const TRANSPORT_GAUGES: [(&str, &str, &str); 2] = [
         "buffered_bytes_limit",
         "quorate_peer_buffered_bytes_limit",
         "The limit of quorate_peer_buffered_bytes.",
+    ),
+    (
+        "queued_bytes",
+        "quorate_peer_queued_bytes",
+        "Memory of messages to peers that are not written yet.",
+    ),
+    (
+        "queued_bytes_limit",
+        "quorate_peer_queued_bytes_limit",
+        "The limit of quorate_peer_queued_bytes: 64 MiB for each address.",
     ),
 ];
 

@@ -37,6 +37,8 @@ mod transport;
 mod versions;
 
 pub(crate) use mailbox::HeldBytes;
+#[cfg(feature = "tls")]
+pub(crate) use raft_threads::OwnThread;
 pub(crate) use sync::lock;
 
 pub use config::{NodeConfig, NodeError};

@@ -454,6 +454,11 @@ impl Node {
         }
     }
 
+    /// The peers that this member is connected with now, in either direction.
+    pub fn connected_peers(&self) -> Vec<MemberId> {
+        self.host.parts.transport.connected_peers(self.key)
+    }
+
     /// Stops this member gracefully: a leader transfers its leadership first, if it can. When
     /// this returns, all that the member used is free: its directory, its tasks and, of a
     /// member that was started with [`Node::start`], also the listener and the threads. It can

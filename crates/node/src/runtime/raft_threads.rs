@@ -19,8 +19,9 @@ pub(crate) struct RaftThreads {
     own: Vec<OwnThread>,
 }
 
-/// A thread that runs the tasks of one runtime until it is told to stop.
-struct OwnThread {
+/// A thread that runs the tasks of one runtime until it is told to stop, or this is dropped.
+pub(crate) struct OwnThread {
+    handle: Handle,
     /// Dropping it ends the thread.
     stop: Mutex<Option<oneshot::Sender<()>>>,
     /// Closed when the thread has ended.
@@ -36,9 +37,9 @@ impl RaftThreads {
 
     /// One thread for Raft and one for the state machines.
     pub(crate) fn start() -> io::Result<Self> {
-        let (raft, raft_thread) = start_thread("quorate-raft")?;
-        let (apply, apply_thread) = start_thread("quorate-apply")?;
-        Ok(Self { raft, apply, own: vec![raft_thread, apply_thread] })
+        let (raft, apply) = (OwnThread::start("quorate-raft")?, OwnThread::start("quorate-apply")?);
+        let handles = (raft.handle.clone(), apply.handle.clone());
+        Ok(Self { raft: handles.0, apply: handles.1, own: vec![raft, apply] })
     }
 
     /// Whether the host has threads of its own.
@@ -62,17 +63,25 @@ impl RaftThreads {
     }
 }
 
-fn start_thread(name: &str) -> io::Result<(Handle, OwnThread)> {
-    let runtime = Builder::new_current_thread().enable_all().build()?;
-    let handle = runtime.handle().clone();
-    let (stop, stopped) = oneshot::channel::<()>();
-    let (ended, running) = watch::channel(());
-    thread::Builder::new().name(name.to_owned()).spawn(move || {
-        // Ends with an error when the sender is dropped, which is the signal.
-        let _ = runtime.block_on(stopped);
-        // Blocking work may hang on a disk: the thread does not wait for it.
-        runtime.shutdown_background();
-        drop(ended);
-    })?;
-    Ok((handle, OwnThread { stop: Mutex::new(Some(stop)), running }))
+impl OwnThread {
+    pub(crate) fn start(name: &str) -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (ended, running) = watch::channel(());
+        thread::Builder::new().name(name.to_owned()).spawn(move || {
+            // Ends with an error when the sender is dropped, which is the signal.
+            let _ = runtime.block_on(stopped);
+            // Blocking work may hang on a disk: the thread does not wait for it.
+            runtime.shutdown_background();
+            drop(ended);
+        })?;
+        Ok(Self { handle, stop: Mutex::new(Some(stop)), running })
+    }
+
+    /// Where tasks for this thread are spawned.
+    #[cfg(feature = "tls")]
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
+    }
 }

@@ -135,6 +135,11 @@ pub trait Transport: Send + Sync + 'static {
     /// Counters by name, for [`Metrics`](crate::metrics::Metrics).
     fn counts(&self) -> BTreeMap<&'static str, u64>;
 
+    /// The peers that this member is connected with now, in either direction. For metrics only.
+    fn connected_peers(&self, _key: MemberKey) -> Vec<MemberId> {
+        Vec::new()
+    }
+
     /// Stops listening, closes all connections and ends all tasks. When it returns, the
     /// address is free. May be called twice.
     fn stop(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;

@@ -5,15 +5,13 @@
 //! version when all of them have answered, and ends a downgrade when none supports more. In all
 //! other clusters nothing is asked.
 
-use std::collections::BTreeMap;
-
 use quorate_core::{MemberId, Refusal};
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
 use super::member::Member;
 use super::side_messages::SideMessage;
-use crate::cluster_version::{ClusterVersion, DowngradeRefusal, VersionChange, VersionRange};
+use crate::cluster_version::{ClusterVersion, SupportedVersions, VersionRange};
 use crate::outcome::{RequestOutcome, RequestRefused};
 
 /// The rounds of questions of a leader.
@@ -23,7 +21,7 @@ pub(crate) struct VersionRounds {
     round: u64,
     ticks_left: u32,
     /// The replies in this round.
-    replies: BTreeMap<MemberId, VersionRange>,
+    replies: SupportedVersions,
     /// Downgrades that wait for the end of the round; none cancels one.
     downgrades: Vec<(Option<u32>, oneshot::Sender<RequestOutcome>)>,
     /// The members that kept the version from rising when this was last logged.
@@ -36,7 +34,7 @@ impl VersionRounds {
             supported,
             round: 0,
             ticks_left: 0,
-            replies: BTreeMap::new(),
+            replies: SupportedVersions::default(),
             downgrades: Vec::new(),
             waits_for: Vec::new(),
         }
@@ -44,48 +42,6 @@ impl VersionRounds {
 
     pub(crate) fn supported(&self) -> VersionRange {
         self.supported
-    }
-
-    /// The change to propose when these members have to agree and have replied as recorded.
-    fn next_change(&self, now: ClusterVersion, members: &[MemberId]) -> Option<VersionChange> {
-        let mut highest = Vec::new();
-        for member in members {
-            highest.push(self.replies.get(member)?.max);
-        }
-        let to = if now.downgrading {
-            // Every program is replaced: from now on the version may rise again.
-            let done = highest.iter().all(|max| *max <= now.version);
-            done.then_some(ClusterVersion { downgrading: false, ..now })?
-        } else {
-            let version = highest.into_iter().min()?;
-            (version > now.version).then_some(ClusterVersion { version, downgrading: false })?
-        };
-        Some(VersionChange { from: now, to })
-    }
-
-    /// The change that a downgrade asks for.
-    fn downgrade(
-        &self,
-        now: ClusterVersion,
-        target: Option<u32>,
-    ) -> Result<VersionChange, DowngradeRefusal> {
-        let Some(target) = target else {
-            let to = ClusterVersion { downgrading: false, ..now };
-            let change = VersionChange { from: now, to };
-            return now.downgrading.then_some(change).ok_or(DowngradeRefusal::NotInProgress);
-        };
-        if target >= now.version || target < ClusterVersion::FIRST {
-            return Err(DowngradeRefusal::NotLower { target, current: now.version });
-        }
-        // A member that does not answer may be down for good: it must not prevent a downgrade.
-        for (member, supported) in &self.replies {
-            if !supported.contains(target) {
-                let (member, supported) = (*member, *supported);
-                return Err(DowngradeRefusal::Unsupported { target, member, supported });
-            }
-        }
-        let to = ClusterVersion { version: target, downgrading: true };
-        Ok(VersionChange { from: now, to })
     }
 }
 
@@ -114,7 +70,7 @@ impl Member {
         let versions = &mut self.state.versions;
         versions.round += 1;
         versions.ticks_left = election_ticks.max(1);
-        versions.replies.clear();
+        versions.replies = SupportedVersions::default();
         versions.replies.insert(own, versions.supported);
         let request = SideMessage::VersionRequest(versions.round);
         for peer in self.version_members() {
@@ -136,7 +92,7 @@ impl Member {
         supported: VersionRange,
     ) {
         let versions = &mut self.state.versions;
-        let known = versions.replies.contains_key(&from);
+        let known = versions.replies.of(from).is_some();
         if number == versions.round && !known && self.version_members().contains(&from) {
             self.state.versions.replies.insert(from, supported);
             self.propose_next_version();
@@ -148,7 +104,7 @@ impl Member {
     fn propose_next_version(&mut self) {
         let (now, term) = (self.driver.cluster_version(), self.driver.raft().term());
         let members = self.version_members();
-        let change = self.state.versions.next_change(now, &members);
+        let change = self.state.versions.replies.next_change(now, &members);
         if let Some(change) = change
             && self.state.versions.downgrades.is_empty()
         {
@@ -164,7 +120,7 @@ impl Member {
         let (now, term) = (self.driver.cluster_version(), self.driver.raft().term());
         self.log_missing_support(now);
         for (target, reply) in std::mem::take(&mut self.state.versions.downgrades) {
-            match self.state.versions.downgrade(now, target) {
+            match self.state.versions.replies.downgrade(now, target) {
                 Ok(change) => {
                     info!(member = %self.key.member, from = %change.from, to = %change.to,
                         "an operator changes the cluster version");
@@ -184,7 +140,7 @@ impl Member {
         let members = self.version_members();
         let versions = &mut self.state.versions;
         let supports = |member: &MemberId| {
-            versions.replies.get(member).is_some_and(|supported| supported.max > now.version)
+            versions.replies.of(*member).is_some_and(|supported| supported.max > now.version)
         };
         let missing: Vec<MemberId> = members.into_iter().filter(|id| !supports(id)).collect();
         // Before the first round nothing is known.
@@ -250,57 +206,5 @@ impl Member {
                 info!(member = %self.key.member, cluster_version = %now, "cluster version changed");
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn rounds(replies: &[(u64, u32, u32)]) -> VersionRounds {
-        let mut rounds = VersionRounds::new(VersionRange::new(1, 3));
-        for (member, min, max) in replies {
-            rounds.replies.insert(MemberId(*member), VersionRange::new(*min, *max));
-        }
-        rounds
-    }
-
-    fn at(version: u32, downgrading: bool) -> ClusterVersion {
-        ClusterVersion { version, downgrading }
-    }
-
-    const MEMBERS: [MemberId; 3] = [MemberId(1), MemberId(2), MemberId(3)];
-
-    #[test]
-    fn the_version_is_the_lowest_that_all_support() {
-        let next = |rounds: VersionRounds| rounds.next_change(at(1, false), &MEMBERS);
-        assert_eq!(next(rounds(&[(1, 1, 3), (2, 1, 3)])), None, "one has not answered");
-        assert_eq!(next(rounds(&[(1, 1, 3), (2, 1, 3), (3, 1, 1)])), None);
-        let change = next(rounds(&[(1, 1, 3), (2, 1, 3), (3, 1, 2)])).unwrap();
-        assert_eq!((change.from, change.to), (at(1, false), at(2, false)));
-    }
-
-    #[test]
-    fn a_downgrade_ends_when_no_program_supports_more() {
-        let held = |rounds: VersionRounds| rounds.next_change(at(1, true), &MEMBERS);
-        assert_eq!(held(rounds(&[(1, 1, 3), (2, 1, 3), (3, 1, 3)])), None);
-        assert_eq!(held(rounds(&[(1, 1, 3), (2, 1, 1), (3, 1, 1)])), None);
-        let change = held(rounds(&[(1, 1, 1), (2, 1, 1), (3, 1, 1)])).unwrap();
-        assert_eq!(change.to, at(1, false));
-    }
-
-    #[test]
-    fn downgrades_need_a_lower_version_that_all_who_answer_support() {
-        let all = rounds(&[(1, 1, 3), (2, 1, 3)]);
-        let lowered = all.downgrade(at(3, false), Some(2)).unwrap();
-        assert_eq!(lowered.to, at(2, true));
-        let refused = |target| all.downgrade(at(3, false), target).unwrap_err();
-        assert!(matches!(refused(Some(3)), DowngradeRefusal::NotLower { .. }));
-        assert!(matches!(refused(Some(0)), DowngradeRefusal::NotLower { .. }));
-        assert_eq!(refused(None), DowngradeRefusal::NotInProgress);
-        assert_eq!(all.downgrade(at(2, true), None).unwrap().to, at(2, false));
-        let newer = rounds(&[(1, 1, 3), (2, 3, 4)]);
-        let refused = newer.downgrade(at(3, false), Some(2)).unwrap_err();
-        assert!(matches!(refused, DowngradeRefusal::Unsupported { member: MemberId(2), .. }));
     }
 }

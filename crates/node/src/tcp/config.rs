@@ -80,7 +80,8 @@ pub struct TcpConfig {
     /// The longest backoff after a peer refused a member.
     pub refused_max: Duration,
 
-    /// Incoming connections without a member yet. When there are more, the oldest is closed.
+    /// Incoming connections without a member yet. When there are more, the oldest one of the
+    /// address that has the most is closed.
     pub unidentified_max: usize,
     /// Incoming connections with a member.
     pub identified_max: usize,

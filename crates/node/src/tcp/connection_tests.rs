@@ -9,7 +9,7 @@ use tokio::io::BufStream;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::security::{PeerStream, SecurityFuture};
+use super::security::{AcceptFuture, PeerStream, SecuredPeer, SecurityFuture};
 use super::*;
 use crate::testkit::fake::{FakeMember, Process, Received, TIMEOUT};
 
@@ -128,8 +128,8 @@ impl ConnectionSecurity for Buffered {
         Box::pin(async { Ok(Box::new(BufStream::new(stream)) as Box<dyn PeerStream>) })
     }
 
-    fn accept(&self, stream: TcpStream) -> SecurityFuture<'_> {
-        Box::pin(async { Ok(Box::new(BufStream::new(stream)) as Box<dyn PeerStream>) })
+    fn accept(&self, stream: TcpStream) -> AcceptFuture<'_> {
+        Box::pin(async { Ok(SecuredPeer::any(BufStream::new(stream))) })
     }
 }
 

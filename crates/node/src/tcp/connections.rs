@@ -1,14 +1,14 @@
 //! The incoming connections of this process, and the limits on their number.
 //!
 //! Connections without a member yet must not keep members out: when there are too many, the
-//! oldest is closed.
+//! oldest of the address that has the most is closed.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex};
 
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
-use tokio::task::AbortHandle;
+use tokio::sync::{Notify, oneshot};
 
 use super::counters::TcpCounter;
 use super::incoming::serve;
@@ -20,8 +20,14 @@ use quorate_core::MemberId;
 #[derive(Default)]
 pub(crate) struct IncomingConnections {
     last: u64,
-    unidentified: BTreeMap<u64, AbortHandle>,
+    unidentified: BTreeMap<u64, UnidentifiedConnection>,
     identified: BTreeMap<u64, Arc<PendingRejections>>,
+}
+
+/// A connection without a member. It is closed when this is dropped.
+struct UnidentifiedConnection {
+    address: IpAddr,
+    _evict: oneshot::Sender<()>,
 }
 
 /// Members that the task of a connection has to reject.
@@ -40,25 +46,36 @@ impl PendingRejections {
 impl IncomingConnections {
     /// Accepts a connection that has yet to identify itself.
     pub(crate) fn accept(shared: &Arc<TcpShared>, stream: TcpStream) {
+        let address = stream.peer_addr().map_or(Ipv4Addr::UNSPECIFIED.into(), |peer| peer.ip());
+        let (evict, evicted) = oneshot::channel();
         let mut connections = lock(&shared.connections);
-        if connections.unidentified.len() >= shared.config.unidentified_max.max(1)
-            && let Some((_, oldest)) = connections.unidentified.pop_first()
-        {
-            oldest.abort();
+        if connections.unidentified.len() >= shared.config.unidentified_max.max(1) {
+            connections.evict_one();
             shared.counts.one(TcpCounter::Evicted);
         }
         connections.last += 1;
         let number = connections.last;
+        let connection = UnidentifiedConnection { address: address.to_canonical(), _evict: evict };
+        connections.unidentified.insert(number, connection);
+        drop(connections);
+        // Without the lock: when the transport or its runtime is stopping, the slot is dropped
+        // here, and takes the lock.
         let slot = ConnectionSlot { shared: Arc::clone(shared), number };
-        // When the transport is stopping, the slot comes back; it takes the lock when dropped.
-        match shared.spawn(serve(stream, slot)) {
-            Ok(task) => {
-                connections.unidentified.insert(number, task);
-            }
-            Err(never_run) => {
-                drop(connections);
-                drop(never_run);
-            }
+        let _ = shared.spawn(serve(stream, slot, evicted));
+    }
+
+    /// Closes the oldest connection of the address that has the most.
+    fn evict_one(&mut self) {
+        let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        for connection in self.unidentified.values() {
+            *counts.entry(connection.address).or_default() += 1;
+        }
+        let most = counts.values().copied().max();
+        let is_busiest =
+            |connection: &UnidentifiedConnection| counts.get(&connection.address).copied() == most;
+        let oldest = self.unidentified.iter().find(|(_, connection)| is_busiest(connection));
+        if let Some(number) = oldest.map(|(number, _)| *number) {
+            self.unidentified.remove(&number);
         }
     }
 
@@ -106,5 +123,31 @@ impl Drop for ConnectionSlot {
         let mut connections = lock(&self.shared.connections);
         connections.unidentified.remove(&self.number);
         connections.identified.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_connection_of_the_busiest_address_is_evicted() {
+        let mut connections = IncomingConnections::default();
+        let mut receivers = BTreeMap::new();
+        for (number, last) in [1, 2, 2, 3, 2].into_iter().enumerate() {
+            let (evict, evicted) = oneshot::channel();
+            let connection =
+                UnidentifiedConnection { address: [10, 0, 0, last].into(), _evict: evict };
+            connections.unidentified.insert(number as u64, connection);
+            receivers.insert(number as u64, evicted);
+        }
+        // Two of address 2; then the oldest, since each address has one.
+        for expected in [1, 2, 0] {
+            connections.evict_one();
+            assert!(!connections.unidentified.contains_key(&expected));
+            let evicted = receivers.get_mut(&expected).unwrap().try_recv();
+            assert_eq!(evicted, Err(oneshot::error::TryRecvError::Closed));
+        }
+        assert_eq!(connections.unidentified.keys().copied().collect::<Vec<_>>(), [3, 4]);
     }
 }

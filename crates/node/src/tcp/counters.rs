@@ -48,10 +48,14 @@ counted! {
     Removed = "rejected_removed",
     OtherDisk = "rejected_other_disk",
     RejectedByPeer = "rejected_by_peer",
+    /// The certificate of a process is not for the member that it spoke for.
+    OtherCertificate = "rejected_other_certificate",
 
     /// A process asked which members this one hosts.
     DiscoveryAnswered = "discovery_answered",
 
+    /// The handshake of [`ConnectionSecurity`](crate::tcp::ConnectionSecurity) failed.
+    NotSecured = "handshake_not_secured",
     BadMagic = "handshake_bad_magic",
     WrongVersion = "handshake_wrong_version",
     HandshakeTimeout = "handshake_timeout",

@@ -82,7 +82,7 @@ async fn exchange(shared: &TcpShared, address: &str) -> Result<Vec<HostedMember>
     decode(&frame.head).map_err(|_| "the reply is malformed".to_owned())
 }
 
-fn decode(head: &[u8]) -> Result<Vec<HostedMember>, MalformedMessage> {
+pub(super) fn decode(head: &[u8]) -> Result<Vec<HostedMember>, MalformedMessage> {
     let HostedMembersHead { members } = prost::Message::decode(head)?;
     let member = |HostedMemberHead { cluster, member, membership, cluster_version }| {
         let key = MemberKey { cluster, member: MemberId(member) };

@@ -161,7 +161,8 @@ async fn exchange_hellos(
     advertise: &str,
     purpose: Purpose,
 ) -> Result<(Reader, Writer), String> {
-    let stream = TcpStream::connect(address).await.map_err(|why| why.to_string())?;
+    let target = config.security.host_and_port(address);
+    let stream = TcpStream::connect(target).await.map_err(|why| why.to_string())?;
     stream.set_nodelay(true).map_err(|why| why.to_string())?;
     let stream = config.security.dial(stream, address).await.map_err(|why| why.to_string())?;
     let (reader, mut writer) = tokio::io::split(stream);

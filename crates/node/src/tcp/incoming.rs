@@ -1,11 +1,12 @@
 //! Incoming connections: which members are accepted, and what is received from them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
@@ -19,6 +20,7 @@ use super::handshake::{
 };
 use super::message::{EmptyHead, MessageHead};
 use super::port_budget::FrameBytes;
+use super::security::{PeerIdentity, SecuredPeer};
 use super::shared::TcpShared;
 use super::snapshot_receive;
 use crate::runtime::{HeldBytes, Inbox, Introduction, MemberKey, PeerMessage, RejectReason, lock};
@@ -44,11 +46,16 @@ pub(crate) async fn listen(shared: Arc<TcpShared>, listener: TcpListener) {
 }
 
 /// Serves one connection until it ends.
-pub(crate) async fn serve(stream: TcpStream, slot: ConnectionSlot) {
+pub(crate) async fn serve(stream: TcpStream, slot: ConnectionSlot, evicted: oneshot::Receiver<()>) {
     let shared = Arc::clone(&slot.shared);
     let Some(inbox) = shared.inbox.get() else { return };
-    let identify = identify(stream, &slot, inbox);
-    let ended = match timeout(shared.config.handshake_timeout, identify).await {
+    let identify = timeout(shared.config.handshake_timeout, identify(stream, &slot, inbox));
+    let identified = tokio::select! {
+        // Its place is needed.
+        _ = evicted => return,
+        identified = identify => identified,
+    };
+    let ended = match identified {
         Err(_) => Err(Disconnect::TcpCounter(TcpCounter::HandshakeTimeout)),
         Ok(Err(disconnect)) => Err(disconnect),
         Ok(Ok((mut connection, rejections))) => {
@@ -84,7 +91,9 @@ async fn identify<'a>(
 ) -> Result<(IncomingConnection<'a>, Arc<PendingRejections>), Disconnect> {
     let shared = &*slot.shared;
     let _ = stream.set_nodelay(true);
-    let stream = shared.config.security.accept(stream).await.map_err(|_| Disconnect::Lost)?;
+    let secured = shared.config.security.accept(stream).await;
+    let SecuredPeer { stream, identity } =
+        secured.map_err(|_| Disconnect::TcpCounter(TcpCounter::NotSecured))?;
     let (reader, mut writer) = tokio::io::split(stream);
     let mut reader = FrameReader::new(reader, HELLO_BYTES_MAX);
     let hello = answer_hello(&mut reader, &mut writer, &shared.counts).await;
@@ -107,6 +116,8 @@ async fn identify<'a>(
         inbox,
         number: slot.number,
         hello,
+        identity,
+        unchecked: BTreeSet::new(),
         reader,
         writer,
         replies: FrameBatch::default(),
@@ -147,6 +158,10 @@ pub(crate) struct IncomingConnection<'a> {
     pub(crate) inbox: &'a Inbox,
     number: u64,
     hello: PeerHello,
+    /// Which members the other side may speak for; none: for all.
+    identity: Option<Box<dyn PeerIdentity>>,
+    /// Channels of peers that the local member does not know (yet).
+    unchecked: BTreeSet<u32>,
     pub(crate) reader: Reader,
     pub(crate) writer: Writer,
     pub(crate) replies: FrameBatch,
@@ -195,6 +210,7 @@ impl IncomingConnection<'_> {
 
     /// Processes all frames that were read.
     fn on_frames(&mut self) -> Result<(), Disconnect> {
+        self.check_identities()?;
         // The rest of a snapshot's connection is processed frame by frame.
         while self.hello.purpose == Purpose::Messages || self.channels.is_empty() {
             let Some(frame) = self.reader.take()? else { return Ok(()) };
@@ -202,6 +218,35 @@ impl IncomingConnection<'_> {
             self.on_frame(frame)?;
         }
         Ok(())
+    }
+
+    /// Checks the peers that have become known in the meantime.
+    fn check_identities(&mut self) -> Result<(), Disconnect> {
+        for channel in std::mem::take(&mut self.unchecked) {
+            if let Some(pair) = self.channels.get(&channel).copied() {
+                self.check_identity(channel, &pair)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A connection whose other side speaks for a member that it is not is closed.
+    fn check_identity(&mut self, channel: u32, pair: &Introduction) -> Result<(), Disconnect> {
+        let Some(identity) = &self.identity else { return Ok(()) };
+        let (to, peer) = (addressee(pair), pair.from.member);
+        match lock(&self.shared.routes).is_identity(to, peer, &**identity) {
+            Some(true) => Ok(()),
+            None => {
+                self.unchecked.insert(channel);
+                Ok(())
+            }
+            Some(false) => {
+                let (cluster, address) = (format_args!("{:016x}", to.cluster), &self.hello.address);
+                warn!(%cluster, member = %to.member, %peer, %address,
+                    "peer rejected: its certificate is not that of the member");
+                Err(Disconnect::TcpCounter(TcpCounter::OtherCertificate))
+            }
+        }
     }
 
     fn on_frame(&mut self, frame: Frame) -> Result<(), Disconnect> {
@@ -240,6 +285,7 @@ impl IncomingConnection<'_> {
         self.channel_last = frame.channel;
         match self.inbox.admit(&pair) {
             Ok(()) => {
+                self.check_identity(frame.channel, &pair)?;
                 self.reader.set_frame_bytes_max(self.shared.config.frame_bytes_max);
                 self.reader.set_budget(&self.shared.budget);
                 self.channels.insert(frame.channel, pair);

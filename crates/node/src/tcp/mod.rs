@@ -44,7 +44,10 @@ use tokio::time::Instant;
 
 pub use config::{AddressResolver, RejectedCallback, RoundTripCallback, TcpConfig};
 pub use discovery::DiscoveryError;
-pub use security::{ConnectionSecurity, PeerStream, Plaintext, SecurityFuture};
+pub use security::{
+    AcceptFuture, ConnectionSecurity, PeerIdentity, PeerStream, Plaintext, SecuredPeer,
+    SecurityFuture,
+};
 
 use crate::runtime::{
     HostedMember, Inbox, Introduction, MemberKey, OutgoingSnapshot, PeerMessage, RejectReason,
@@ -138,8 +141,11 @@ impl Transport for TcpTransport {
 
     fn set_peers(&self, key: MemberKey, peers: Vec<(MemberId, MemberInfo)>) {
         let resolve_address = &self.shared.config.resolve_address;
-        let peers =
-            peers.iter().filter_map(|(id, info)| Some((*id, resolve_address(info)?))).collect();
+        let peers = peers.into_iter().map(|(id, info)| {
+            let address = resolve_address(&info);
+            (id, (info, address))
+        });
+        let peers = peers.collect();
         lock(&self.shared.routes).set_peers(key, peers);
     }
 
@@ -151,7 +157,12 @@ impl Transport for TcpTransport {
                 continue;
             };
             match queued(route.pair, message, &mut bodies, now) {
-                Ok(queued) => route.link.send(queued, &self.shared),
+                Ok(queued) => {
+                    for other in &route.also {
+                        other.send(queued.clone(), &self.shared);
+                    }
+                    route.link.send(queued, &self.shared);
+                }
                 Err(UnencodableMessage) => self.shared.counts.one(TcpCounter::DroppedUnsendable),
             }
         }
@@ -171,7 +182,15 @@ impl Transport for TcpTransport {
         counts.extend(lock(&self.shared.connections).counts());
         counts.insert("buffered_bytes", self.shared.budget.used() as u64);
         counts.insert("buffered_bytes_limit", self.shared.budget.limit() as u64);
+        let queued = lock(&self.shared.routes).queued_bytes();
+        let limit = self.shared.config.queue_bytes_max;
+        counts.insert("queued_bytes", queued.iter().sum::<usize>() as u64);
+        counts.insert("queued_bytes_limit", limit.saturating_mul(queued.len()) as u64);
         counts
+    }
+
+    fn connected_peers(&self, key: MemberKey) -> Vec<MemberId> {
+        lock(&self.shared.routes).connected_peers(key)
     }
 
     fn stop(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {

@@ -58,6 +58,16 @@ impl Link {
         &self.core.address
     }
 
+    /// The bytes that wait to be written.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        lock(&self.core.queue).bytes()
+    }
+
+    /// Whether the peer has accepted this pair of members on the present connection.
+    pub(crate) fn serves(&self, pair: &Introduction) -> bool {
+        lock(&self.core.queue).is_accepted(pair)
+    }
+
     pub(crate) fn send(&self, queued: QueuedFrame, shared: &TcpShared) {
         let pair = queued.pair;
         let pushed = lock(&self.core.queue).push(queued, &shared.config);
@@ -68,7 +78,7 @@ impl Link {
             shared.counts.add(what, count);
         }
         if pushed.report {
-            shared.unreachable(pair);
+            shared.unreachable(pair, &self.core.address);
         }
     }
 
@@ -160,7 +170,8 @@ impl LinkTask {
             queue.failing = true;
             queue.pairs_to_report(&self.shared.config)
         };
-        pairs.into_iter().for_each(|pair| self.shared.unreachable(pair));
+        let address = &self.core.address;
+        pairs.into_iter().for_each(|pair| self.shared.unreachable(pair, address));
     }
 
     /// Backoff before the next attempt, with jitter.
@@ -198,7 +209,8 @@ impl LinkTask {
         let accepted = connection.accepted;
         // Frames in flight may be lost: the members that sent them have to know.
         let pairs = lock(&self.core.queue).disconnected();
-        pairs.into_iter().for_each(|pair| self.shared.unreachable(pair));
+        let address = &self.core.address;
+        pairs.into_iter().for_each(|pair| self.shared.unreachable(pair, address));
         ConnectionEnd { reason, accepted }
     }
 }
@@ -356,7 +368,7 @@ impl OutgoingConnection<'_> {
                 warn!(%cluster, %member, peer = %to, reason = text, "peer rejects this member");
             }
         }
-        self.shared.unreachable(pair);
+        self.shared.unreachable(pair, &self.core.address);
     }
 }
 

@@ -15,12 +15,14 @@ use super::message::{EmptyHead, MessageHead};
 use crate::runtime::{Introduction, MemberKey, RejectReason};
 
 /// A frame to be sent on the channel of this pair of members.
+#[derive(Clone)]
 pub(crate) struct QueuedFrame {
     pub(crate) pair: Introduction,
     content: FrameContent,
     at: Instant,
 }
 
+#[derive(Clone)]
 enum FrameContent {
     Message(Box<MessageHead>, Option<FrameBody>),
     SideMessage(FrameBody),
@@ -73,8 +75,10 @@ pub(crate) struct SendQueue {
     refused: BTreeMap<Introduction, PairRefusal>,
     /// When members were last told that a peer is unreachable.
     reported: BTreeMap<Introduction, Instant>,
-    /// Pairs with a channel, and pairs whose channel is to be closed.
+    /// Pairs with a channel, those of them that the peer accepted, and pairs whose channel is to
+    /// be closed.
     open: BTreeSet<Introduction>,
+    accepted: BTreeSet<Introduction>,
     leaving: Vec<Introduction>,
     pub(crate) online: bool,
     /// The last attempt to connect failed.
@@ -190,6 +194,11 @@ impl SendQueue {
         Some(queued)
     }
 
+    /// At most `TcpConfig::queue_bytes_max`, or one frame.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.leaving.is_empty()
     }
@@ -244,6 +253,7 @@ impl SendQueue {
         config: &TcpConfig,
     ) -> RefusalLogLevel {
         self.open.remove(&pair);
+        self.accepted.remove(&pair);
         let now = Instant::now();
         let before = self.refused.get(&pair).filter(|before| before.reason == reason);
         let may_pass = RejectReason::from_code(reason).is_some_and(RejectReason::may_pass);
@@ -267,6 +277,14 @@ impl SendQueue {
     /// The peer accepted this pair.
     pub(crate) fn on_accepted(&mut self, pair: &Introduction) {
         self.refused.remove(pair);
+        if self.open.contains(pair) {
+            self.accepted.insert(*pair);
+        }
+    }
+
+    /// Whether the peer has accepted this pair on the present connection.
+    pub(crate) fn is_accepted(&self, pair: &Introduction) -> bool {
+        self.accepted.contains(pair)
     }
 
     /// The member no longer sends to this peer; without a peer, the member has stopped.
@@ -276,6 +294,7 @@ impl SendQueue {
         self.reported.retain(|pair, _| !leaves(pair));
         self.leaving.extend(self.open.iter().filter(|pair| leaves(pair)));
         self.open.retain(|pair| !leaves(pair));
+        self.accepted.retain(|pair| !leaves(pair));
     }
 
     pub(crate) fn opened(&mut self, pair: Introduction) {
@@ -286,6 +305,7 @@ impl SendQueue {
     pub(crate) fn disconnected(&mut self) -> BTreeSet<Introduction> {
         self.online = false;
         self.leaving.clear();
+        self.accepted.clear();
         std::mem::take(&mut self.open)
     }
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use quorate_core::MemberId;
+use quorate_core::membership::MemberInfo;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::AbortHandle;
@@ -18,6 +19,7 @@ use super::counters::{TcpCounter, TcpCounters};
 use super::outgoing::Link;
 use super::port_budget::PortBudget;
 use super::rate_limit::RateLimit;
+use super::security::PeerIdentity;
 use crate::runtime::{Inbox, Introduction, MemberKey, lock};
 
 pub(crate) struct TcpShared {
@@ -105,7 +107,12 @@ impl TcpShared {
         }
     }
 
-    pub(crate) fn unreachable(&self, pair: Introduction) {
+    /// Messages of this pair are being lost at this address. While the peer is reached at
+    /// another address, the member need not know.
+    pub(crate) fn unreachable(&self, pair: Introduction, address: &str) {
+        if lock(&self.routes).reaches_elsewhere(&pair, address) {
+            return;
+        }
         if let Some(inbox) = self.inbox.get() {
             inbox.unreachable(pair.from, pair.to);
         }
@@ -122,6 +129,10 @@ impl TcpShared {
 pub(crate) struct Route {
     pub(crate) pair: Introduction,
     pub(crate) link: Arc<Link>,
+    /// Other addresses that may be the peer's, or will be. Messages go there too, until the peer
+    /// accepts connections at the address that the membership names: it may lose, delay and
+    /// duplicate messages, so that a copy does no harm.
+    pub(crate) also: Vec<Arc<Link>>,
 }
 
 /// The local members, and the addresses of their peers.
@@ -137,25 +148,56 @@ pub(crate) struct Routes {
 struct MemberRoutes {
     incarnation: u64,
     peers: BTreeMap<MemberId, PeerRoute>,
+    /// All peers, with their addresses, also those that have none.
+    known: BTreeMap<MemberId, (MemberInfo, Option<String>)>,
     /// When it was last told that a peer's address is not known.
     reported: BTreeMap<MemberId, Instant>,
 }
 
 struct PeerRoute {
+    present: PeerAddress,
+    /// The addresses before, newest first, until the peer accepts connections at this one. An
+    /// operator announces a new address first and restarts the member with it later.
+    earlier: Vec<PeerAddress>,
+}
+
+struct PeerAddress {
     address: String,
+    /// Opened when there is something to send.
     link: Option<Arc<Link>>,
 }
 
 struct AdvertisedPeer {
     connection: u64,
-    peer: PeerRoute,
+    peer: PeerAddress,
 }
 
 impl Routes {
+    /// The bytes that wait to be written to each address.
+    pub(crate) fn queued_bytes(&self) -> Vec<usize> {
+        let links = self.links.values().filter_map(Weak::upgrade);
+        links.map(|link| link.queued_bytes()).collect()
+    }
+
+    /// The peers in the membership that this member is connected with, in either direction.
+    pub(crate) fn connected_peers(&self, key: MemberKey) -> Vec<MemberId> {
+        let Some(local) = self.members.get(&key) else { return Vec::new() };
+        let is_connected = |id: &MemberId| {
+            let pair = Introduction { from: key, incarnation: local.incarnation, to: *id };
+            self.advertised.contains_key(&(key, *id)) || self.reaches_elsewhere(&pair, "")
+        };
+        local.peers.keys().copied().filter(is_connected).collect()
+    }
+
     pub(crate) fn add_member(&mut self, key: MemberKey, incarnation: u64) {
         self.members.insert(
             key,
-            MemberRoutes { incarnation, peers: BTreeMap::new(), reported: BTreeMap::new() },
+            MemberRoutes {
+                incarnation,
+                peers: BTreeMap::new(),
+                known: BTreeMap::new(),
+                reported: BTreeMap::new(),
+            },
         );
     }
 
@@ -169,35 +211,79 @@ impl Routes {
         }
     }
 
-    pub(crate) fn set_peers(&mut self, key: MemberKey, peers: BTreeMap<MemberId, String>) {
+    pub(crate) fn set_peers(
+        &mut self,
+        key: MemberKey,
+        known: BTreeMap<MemberId, (MemberInfo, Option<String>)>,
+    ) {
         let Some(local) = self.members.get_mut(&key) else { return };
         let mut before = std::mem::take(&mut local.peers);
-        for (id, address) in peers {
+        let addresses = known.iter().filter_map(|(id, (_, address))| Some((*id, address.clone()?)));
+        for (id, address) in addresses {
             let peer = match before.remove(&id) {
-                Some(peer) if peer.address == address => peer,
-                Some(peer) => {
-                    peer.leave(key, id);
-                    PeerRoute { address, link: None }
-                }
-                None => PeerRoute { address, link: None },
+                Some(peer) if peer.present.address == address => peer,
+                Some(peer) => peer.moved_to(address, key, id),
+                None => PeerRoute::new(address),
             };
             local.peers.insert(id, peer);
         }
-        before.into_iter().for_each(|(id, peer)| peer.leave(key, id));
+        before.into_iter().for_each(|(id, mut peer)| peer.leave(key, id));
+        local.known = known;
+    }
+
+    /// Whether the other side of a connection may speak for this peer. None if the local member
+    /// does not know the peer (yet).
+    pub(crate) fn is_identity(
+        &self,
+        to: MemberKey,
+        from: MemberId,
+        identity: &dyn PeerIdentity,
+    ) -> Option<bool> {
+        let (info, address) = self.members.get(&to)?.known.get(&from)?;
+        Some(identity.is_member(info, address.as_deref()))
     }
 
     fn find(&mut self, shared: &Arc<TcpShared>, from: MemberKey, to: MemberId) -> Option<Route> {
-        let local = self.members.get_mut(&from)?;
+        let Self { members, advertised, links } = self;
+        let local = members.get_mut(&from)?;
         let pair = Introduction { from, incarnation: local.incarnation, to };
-        let advertised_peer =
-            self.advertised.get_mut(&(from, to)).map(|advertised_peer| &mut advertised_peer.peer);
-        let peer = local.peers.get_mut(&to).or(advertised_peer)?;
-        let link = match &peer.link {
-            Some(link) => Arc::clone(link),
-            None => open_link(&mut self.links, shared, &peer.address),
+        let advertised = advertised.get_mut(&(from, to)).map(|advertised| &mut advertised.peer);
+        let Some(peer) = local.peers.get_mut(&to) else {
+            let link = advertised?.open(links, shared);
+            return Some(Route { pair, link, also: Vec::new() });
         };
-        peer.link = Some(Arc::clone(&link));
-        Some(Route { pair, link })
+        let link = peer.present.open(links, shared);
+        let advertised = advertised.filter(|other| other.address != peer.present.address);
+        if peer.earlier.is_empty() && advertised.is_none() {
+            return Some(Route { pair, link, also: Vec::new() });
+        }
+        if link.serves(&pair) {
+            peer.leave_earlier(from, to);
+            return Some(Route { pair, link, also: Vec::new() });
+        }
+        let mut others: Vec<Arc<Link>> = Vec::new();
+        for other in peer.earlier.iter_mut().chain(advertised) {
+            let link = other.open(links, shared);
+            if !others.iter().any(|known| Arc::ptr_eq(known, &link)) {
+                others.push(link);
+            }
+        }
+        match others.iter().position(|other| other.serves(&pair)) {
+            Some(serves) => {
+                let other = others.swap_remove(serves);
+                Some(Route { pair, link: other, also: vec![link] })
+            }
+            None => Some(Route { pair, link, also: others }),
+        }
+    }
+
+    /// Whether the peer has accepted this pair at another address than this one.
+    fn reaches_elsewhere(&self, pair: &Introduction, address: &str) -> bool {
+        let peer = self.members.get(&pair.from).and_then(|local| local.peers.get(&pair.to));
+        let known = peer.into_iter().flat_map(|peer| peer.earlier.iter().chain([&peer.present]));
+        let advertised = self.advertised.get(&(pair.from, pair.to)).map(|known| &known.peer);
+        let links = known.chain(advertised).filter_map(|known| known.link.as_ref());
+        links.into_iter().any(|link| link.address() != address && link.serves(pair))
     }
 
     /// Whether to tell a member that this peer's address is not known.
@@ -226,7 +312,7 @@ impl Routes {
             }
             _ if address.is_empty() => {}
             _ => {
-                let peer = PeerRoute { address: address.to_owned(), link: None };
+                let peer = PeerAddress::new(address.to_owned());
                 self.advertised.insert(key, AdvertisedPeer { connection, peer });
             }
         }
@@ -252,13 +338,57 @@ impl Routes {
     }
 }
 
-impl PeerRoute {
+impl PeerAddress {
+    fn new(address: String) -> Self {
+        Self { address, link: None }
+    }
+
+    fn open(
+        &mut self,
+        links: &mut BTreeMap<String, Weak<Link>>,
+        shared: &Arc<TcpShared>,
+    ) -> Arc<Link> {
+        let link = self.link.get_or_insert_with(|| open_link(links, shared, &self.address));
+        Arc::clone(link)
+    }
+
     fn leave(&self, key: MemberKey, id: MemberId) {
         if let Some(link) = &self.link {
             link.leave(key, Some(id));
         }
     }
 }
+
+impl PeerRoute {
+    fn new(address: String) -> Self {
+        Self { present: PeerAddress::new(address), earlier: Vec::new() }
+    }
+
+    /// The same peer at another address. The present one stays in use until the peer accepts
+    /// connections at the new one.
+    fn moved_to(self, address: String, key: MemberKey, id: MemberId) -> Self {
+        let Self { present, mut earlier } = self;
+        earlier.insert(0, present);
+        let known = earlier.iter().position(|known| known.address == address);
+        let present = known.map(|known| earlier.remove(known));
+        for dropped in earlier.drain(earlier.len().min(EARLIER_ADDRESSES_MAX)..) {
+            dropped.leave(key, id);
+        }
+        Self { present: present.unwrap_or_else(|| PeerAddress::new(address)), earlier }
+    }
+
+    fn leave(&mut self, key: MemberKey, id: MemberId) {
+        self.present.leave(key, id);
+        self.leave_earlier(key, id);
+    }
+
+    fn leave_earlier(&mut self, key: MemberKey, id: MemberId) {
+        self.earlier.drain(..).for_each(|earlier| earlier.leave(key, id));
+    }
+}
+
+/// Earlier addresses of a peer that are kept until it accepts connections at its present one.
+const EARLIER_ADDRESSES_MAX: usize = 4;
 
 fn open_link(
     links: &mut BTreeMap<String, Weak<Link>>,

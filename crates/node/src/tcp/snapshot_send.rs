@@ -43,7 +43,7 @@ pub(crate) fn send_snapshot(shared: &Arc<TcpShared>, from: MemberKey, snapshot: 
 async fn send_in_turn(shared: Arc<TcpShared>, route: Route, mut snapshot: OutgoingSnapshot) {
     let permit = shared.snapshot_permits.acquire().await;
     shared.snapshots_waiting.fetch_sub(1, Ordering::Relaxed);
-    let Route { pair, link } = route;
+    let Route { pair, link, .. } = route;
     let Introduction { from, to, .. } = pair;
     let (address, bytes) = (link.address(), snapshot.bytes());
     match transmit(&shared, address, pair, &mut snapshot).await {

@@ -244,6 +244,13 @@ mod queues {
         let taken =
             (0..100).filter(|_| is_taken(&push(&mut queue, side_message(2, 100_000)))).count();
         assert_eq!(taken, 5);
+        assert!((500_000..=1 << 20).contains(&queue.bytes()), "{}", queue.bytes());
+        // So are those that wait for a connection.
+        let mut queue = SendQueue::default();
+        for _ in 0..100 {
+            push(&mut queue, side_message(2, 300_000));
+            assert!(queue.bytes() <= 1 << 20, "{}", queue.bytes());
+        }
     }
 
     #[tokio::test(start_paused = true)]
