@@ -3,18 +3,23 @@
 //! [`Kv`] itself is a [`Machine`]. [`SharedKv`] is a machine that a server can read while the
 //! node runs it: serializable reads, watches and leases do not go through the log.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLockReadGuard};
 
 use bytes::Bytes;
 use quorate::storage::StoreIdentity;
 use quorate::{
     BadSnapshot, Machine, MachineError, SnapshotChunks, UnsupportedVersion, VersionRange,
+    WorkProgress,
 };
 
+use crate::auth::{AuthState, IssuedToken};
 use crate::command::Query;
 use crate::error::KvError;
 use crate::machine::{Applied, ApplyError, Kv};
 use crate::reply::{KvCommandReply, KvOutcome, LeaseOutcome};
+use crate::shared_lock::{ReadWhenFree, SharedLock, WriteGuard};
 use crate::snapshot::{KvSnapshotError, SnapshotDecoder};
 use crate::table::{Table, TableError};
 use crate::version::{NewerVersion, VERSION_MAX, VERSION_MIN};
@@ -24,11 +29,6 @@ use crate::watch::{PollLimits, WakeFn, WatchHub, WatchPoll, WatchRequest, Watche
 /// encoded [`KvCommandReply`]s.
 ///
 /// When the table fails, the member stops: one that missed a write must not answer.
-///
-/// # Panics
-///
-/// The chunks of a snapshot, when a row cannot be read. The node catches the panic, and stops the
-/// member with its message as the reason.
 impl<T: Table> Machine for Kv<T> {
     fn resume(&mut self, owner: &StoreIdentity) -> Result<u64, MachineError> {
         Ok(Self::resume(self, &owner_bytes(owner))?)
@@ -36,6 +36,10 @@ impl<T: Table> Machine for Kv<T> {
 
     fn save(&mut self) -> Result<(), MachineError> {
         Ok(Self::save(self)?)
+    }
+
+    fn report_progress_to(&mut self, progress: WorkProgress) {
+        Self::report_progress_to(self, Arc::new(move || progress.advance()));
     }
 
     fn apply(&mut self, index: u64, command: &Bytes) -> Result<Bytes, MachineError> {
@@ -65,8 +69,8 @@ impl<T: Table> Machine for Kv<T> {
             let chunk = chunks.next();
             // A snapshot that ends early would replace the log although rows are missing.
             match chunks.take_failure() {
-                Some(error) => read_failed(&error),
-                None => chunk,
+                Some(error) => Some(Err(error.into())),
+                None => chunk.map(Ok),
             }
         })))
     }
@@ -101,12 +105,6 @@ fn owner_bytes(owner: &StoreIdentity) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-/// Chunks cannot be errors, and an early end would look like the end.
-#[expect(clippy::panic, reason = "the node catches it and stops the member")]
-fn read_failed(error: &TableError) -> ! {
-    panic!("a snapshot cannot be read: {error}")
-}
-
 fn install_error(error: KvSnapshotError) -> MachineError {
     match error {
         KvSnapshotError::Table(error) => error.into(),
@@ -117,16 +115,47 @@ fn install_error(error: KvSnapshotError) -> MachineError {
 
 /// A machine with its watchers, shared between the node that applies commands to it and the
 /// server that reads it. Clones are handles to the same machine.
-pub struct SharedKv<T> {
+pub struct SharedKv<T: Table> {
     shared: Arc<SharedKvState<T>>,
 }
 
-struct SharedKvState<T> {
-    kv: RwLock<Kv<T>>,
+struct SharedKvState<T: Table> {
+    kv: SharedLock<Kv<T>>,
     /// Lock order: `kv` before `hub`.
     hub: Mutex<WatchHub>,
     /// Lock order: `kv` before `grants`.
     grants: Mutex<LeaseGrants>,
+    /// Lock order: `kv` before `tokens`.
+    tokens: Mutex<VecDeque<IssuedToken>>,
+    observer: OnceLock<Arc<dyn CommandObserver>>,
+    /// [`AuthVersion`] as a number, so that most requests need no lock to read it. Written with
+    /// the write lock of `kv`.
+    auth: AtomicU64,
+}
+
+/// Observes the commands that a [`SharedKv`] applies, for metrics.
+pub trait CommandObserver: Send + Sync {
+    /// A command begins. The result, such as the time, is passed to [`Self::applied`].
+    fn begin(&self) -> u64;
+
+    /// The command was applied, and its reply is not sent yet.
+    fn applied(&self, began: u64, applied: &Applied);
+}
+
+/// Changes with every change of users and roles, and when authentication is enabled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct AuthVersion {
+    /// Whether requests are checked.
+    pub enabled: bool,
+    /// The auth revision.
+    pub revision: u64,
+}
+
+impl AuthVersion {
+    /// The version of this state.
+    pub fn of(auth: &AuthState) -> Self {
+        Self { enabled: auth.is_enabled(), revision: auth.revision() }
+    }
 }
 
 /// The leases granted since the last call of [`SharedKv::take_grants`]. A leader adds them
@@ -145,6 +174,14 @@ pub enum LeaseGrants {
 /// The number of grants recorded between two calls of [`SharedKv::take_grants`].
 const GRANTS_MAX: usize = 65_536;
 
+/// The number of tokens kept between two calls of [`SharedKv::take_tokens`].
+const TOKENS_MAX: usize = 65_536;
+
+fn auth_number<T: Table>(kv: &Kv<T>) -> u64 {
+    let auth = kv.auth();
+    auth.revision() << 1 | u64::from(auth.is_enabled())
+}
+
 impl LeaseGrants {
     fn add(&mut self, id: i64, ttl: i64) {
         match self {
@@ -155,7 +192,7 @@ impl LeaseGrants {
     }
 }
 
-impl<T> Clone for SharedKv<T> {
+impl<T: Table> Clone for SharedKv<T> {
     fn clone(&self) -> Self {
         Self { shared: Arc::clone(&self.shared) }
     }
@@ -165,19 +202,54 @@ impl<T: Table> SharedKv<T> {
     /// A shared handle to this machine, without watchers.
     pub fn new(kv: Kv<T>) -> Self {
         let hub = Mutex::new(WatchHub::new(kv.revision()));
-        let grants = Mutex::default();
-        Self { shared: Arc::new(SharedKvState { kv: RwLock::new(kv), hub, grants }) }
+        let auth = AtomicU64::new(auth_number(&kv));
+        let (grants, tokens) = (Mutex::default(), Mutex::default());
+        let kv = SharedLock::new(kv);
+        let observer = OnceLock::new();
+        Self { shared: Arc::new(SharedKvState { kv, hub, grants, tokens, observer, auth }) }
     }
 
-    /// The machine for reading. Commands wait while the guard is held.
+    /// From now on this observer is told of every command. Only the first one counts.
+    pub fn observe(&self, observer: Arc<dyn CommandObserver>) {
+        let _ = self.shared.observer.set(observer);
+    }
+
+    /// The machine for reading. Commands wait while the guard is held. Blocks the thread while a
+    /// command is applied, which takes long if it deletes very many keys.
     pub fn read(&self) -> RwLockReadGuard<'_, Kv<T>> {
-        self.shared.kv.read().unwrap_or_else(PoisonError::into_inner)
+        self.shared.kv.read()
+    }
+
+    /// The same without blocking the thread, for tasks that share their threads with others.
+    pub fn read_when_free(&self) -> ReadWhenFree<'_, Kv<T>> {
+        self.shared.kv.read_when_free()
     }
 
     /// The machine for maintenance, such as saving or defragmenting it. Change the
     /// replicated state only through the log.
-    pub fn write(&self) -> RwLockWriteGuard<'_, Kv<T>> {
-        self.shared.kv.write().unwrap_or_else(PoisonError::into_inner)
+    pub fn write(&self) -> WriteGuard<'_, Kv<T>> {
+        self.shared.kv.write()
+    }
+
+    /// The current auth revision, and whether requests are checked. Takes no lock.
+    pub fn auth_version(&self) -> AuthVersion {
+        let number = self.shared.auth.load(Ordering::Acquire);
+        AuthVersion { enabled: number & 1 == 1, revision: number >> 1 }
+    }
+
+    /// The tokens issued since the last call, oldest first. If there were very many, only the
+    /// newest ones.
+    pub fn take_tokens(&self) -> VecDeque<IssuedToken> {
+        std::mem::take(&mut *self.tokens())
+    }
+
+    fn tokens(&self) -> MutexGuard<'_, VecDeque<IssuedToken>> {
+        self.shared.tokens.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Call it with the write lock held.
+    fn publish_auth(&self, kv: &Kv<T>) {
+        self.shared.auth.store(auth_number(kv), Ordering::Release);
     }
 
     fn hub(&self) -> MutexGuard<'_, WatchHub> {
@@ -202,15 +274,28 @@ impl<T: Table> SharedKv<T> {
 
     /// Creates a watcher. Returns its id and the current revision of the store.
     pub fn watch(&self, request: WatchRequest, wake: WakeFn) -> (WatcherId, i64) {
-        let kv = self.read();
+        self.watch_in(&self.read(), request, wake)
+    }
+
+    /// The same with the machine that is being read.
+    pub fn watch_in(&self, kv: &Kv<T>, request: WatchRequest, wake: WakeFn) -> (WatcherId, i64) {
         let revision = kv.revision();
         (self.hub().create(request, revision, wake), revision)
     }
 
     /// See [`WatchHub::poll`].
     pub fn poll_watch(&self, id: WatcherId, limits: PollLimits) -> Result<WatchPoll, TableError> {
-        let kv = self.read();
-        self.hub().poll(&kv, id, limits)
+        self.poll_watch_in(&self.read(), id, limits)
+    }
+
+    /// The same with the machine that is being read.
+    pub fn poll_watch_in(
+        &self,
+        kv: &Kv<T>,
+        id: WatcherId,
+        limits: PollLimits,
+    ) -> Result<WatchPoll, TableError> {
+        self.hub().poll(kv, id, limits)
     }
 
     /// See [`WatchHub::cancel`].
@@ -233,6 +318,7 @@ impl<T: Table> Machine for SharedKv<T> {
     fn resume(&mut self, owner: &StoreIdentity) -> Result<u64, MachineError> {
         let mut kv = self.write();
         let applied = Machine::resume(&mut *kv, owner)?;
+        self.publish_auth(&kv);
         self.hub().restart(kv.revision());
         Ok(applied)
     }
@@ -241,9 +327,27 @@ impl<T: Table> Machine for SharedKv<T> {
         Machine::save(&mut *self.write())
     }
 
+    fn report_progress_to(&mut self, progress: WorkProgress) {
+        Machine::report_progress_to(&mut *self.write(), progress);
+    }
+
     fn apply(&mut self, index: u64, command: &Bytes) -> Result<Bytes, MachineError> {
+        let observer = self.shared.observer.get();
+        let began = observer.map_or(0, |observer| observer.begin());
         let mut kv = self.write();
-        let Applied { reply, events } = kv.apply_bytes(index, command).map_err(machine_error)?;
+        let applied = kv.apply_bytes(index, command).map_err(machine_error)?;
+        if let Some(observer) = observer {
+            observer.applied(began, &applied);
+        }
+        let Applied { reply, events, token, .. } = applied;
+        if let Some(token) = token {
+            let mut tokens = self.tokens();
+            if tokens.len() >= TOKENS_MAX {
+                tokens.pop_front();
+            }
+            tokens.push_back(token);
+        }
+        self.publish_auth(&kv);
         if !events.is_empty() {
             self.hub().publish(events);
         }
@@ -280,8 +384,10 @@ impl<T: Table> Machine for SharedKv<T> {
                 return Err(BadSnapshot.into());
             };
             let mut kv = self.write();
+            (kv.progress)();
             if kv.stage_chunk(&mut decoder, chunk).map_err(install_error)? {
                 kv.finish_install(decoder).map_err(install_error)?;
+                self.publish_auth(&kv);
                 self.hub().restart(kv.revision());
                 return Ok(());
             }

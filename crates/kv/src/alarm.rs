@@ -110,7 +110,9 @@ fn changes_data(command: &Command) -> bool {
         | Command::LeaseCheckpoint(_)
         | Command::AlarmActivate(_)
         | Command::AlarmDisarm(_)
-        | Command::SetQuota(_) => false,
+        | Command::SetQuota(_)
+        | Command::Auth(_) => false,
+        Command::Issued(issued) => changes_data(&issued.command),
         #[cfg(feature = "next-version-for-tests")]
         Command::PutReversed(_) => true,
     }
@@ -126,6 +128,7 @@ fn cost(command: &Command) -> u64 {
         Command::Put(put) => put_cost(put.key.len(), put.value.len()),
         Command::Txn(txn) => txn_cost(txn),
         Command::LeaseGrant(_) => LEASE_OVERHEAD_BYTES,
+        Command::Issued(issued) => cost(&issued.command),
         _ => 0,
     }
 }

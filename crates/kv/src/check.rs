@@ -28,7 +28,9 @@ pub fn command(command: &Command, requests_max: usize) -> Result<(), KvError> {
         | Command::LeaseCheckpoint(_)
         | Command::AlarmActivate(_)
         | Command::AlarmDisarm(_)
-        | Command::SetQuota(_) => Ok(()),
+        | Command::SetQuota(_)
+        | Command::Auth(_) => Ok(()),
+        Command::Issued(issued) => self::command(&issued.command, requests_max),
         #[cfg(feature = "next-version-for-tests")]
         Command::PutReversed(request) => put(request),
     }

@@ -8,6 +8,7 @@
 use bytes::Bytes;
 
 use crate::alarm::Alarm;
+use crate::auth::{AuthCommand, Issuer};
 
 /// A change that every member applies.
 ///
@@ -38,10 +39,60 @@ pub enum Command {
     AlarmDisarm(Alarm),
     /// Sets the limit on stored bytes.
     SetQuota(Quota),
+    /// Changes users, roles, or whether requests are checked.
+    Auth(AuthCommand),
+    /// A command, and on whose behalf it runs. A command without an issuer is that of a client
+    /// that is not known.
+    Issued(Box<IssuedCommand>),
     /// A made-up command of the next version, for tests of upgrades: puts the value reversed.
     #[cfg(feature = "next-version-for-tests")]
     #[doc(hidden)]
     PutReversed(Put),
+}
+
+impl Command {
+    /// The name of the operation, as etcd's metrics have it.
+    pub fn operation(&self) -> &'static str {
+        match self {
+            Self::Noop => "Noop",
+            Self::Put(_) => "Put",
+            Self::DeleteRange(_) => "DeleteRange",
+            Self::Txn(_) => "Txn",
+            Self::Compact(_) => "Compaction",
+            Self::LeaseGrant(_) => "LeaseGrant",
+            Self::LeaseRevoke(_) => "LeaseRevoke",
+            Self::LeaseCheckpoint(_) => "LeaseCheckpoint",
+            Self::AlarmActivate(_) | Self::AlarmDisarm(_) => "Alarm",
+            Self::SetQuota(_) => "SetQuota",
+            Self::Auth(_) => "Auth",
+            Self::Issued(issued) => issued.command.operation(),
+            #[cfg(feature = "next-version-for-tests")]
+            Self::PutReversed(_) => "Put",
+        }
+    }
+}
+
+/// A command with its issuer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IssuedCommand {
+    /// On whose behalf the command runs.
+    pub issuer: CommandIssuer,
+    /// The command; not another issued one.
+    pub command: Command,
+}
+
+/// On whose behalf a command runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CommandIssuer {
+    /// A member itself, for example because a lease has expired.
+    Member,
+    /// A user.
+    User {
+        /// The name.
+        name: String,
+        /// The auth revision at which the server identified the user.
+        revision: u64,
+    },
 }
 
 /// A read of the state. Exhaustive for the same reason as [`Command`].
@@ -255,6 +306,24 @@ pub struct Quota {
 /// The nesting limit of transactions: deeper than the limit on operations lets a client
 /// nest them, and shallow enough for any stack.
 pub(crate) const REQUEST_DEPTH_MAX: usize = 128;
+
+impl Command {
+    /// The same command on behalf of this issuer.
+    #[must_use]
+    pub fn issued_by(self, issuer: CommandIssuer) -> Self {
+        Self::Issued(Box::new(IssuedCommand { issuer, command: self }))
+    }
+
+    /// The issuer, and the command itself.
+    pub(crate) fn split_issuer(&self) -> (Issuer<'_>, &Self) {
+        let Self::Issued(issued) = self else { return (Issuer::Anonymous, self) };
+        let issuer = match &issued.issuer {
+            CommandIssuer::Member => Issuer::Member,
+            CommandIssuer::User { name, revision } => Issuer::User { name, revision: *revision },
+        };
+        (issuer, &issued.command)
+    }
+}
 
 impl Txn {
     /// Whether no operation in any branch can write.

@@ -16,6 +16,9 @@ use crate::table::{Table, TableError};
 const WORK_AT_ONCE: usize = 1_000;
 /// Keys and rows that every other command visits, until the compaction is complete.
 const WORK_PER_COMMAND: usize = 100;
+/// Rows that every other command hashes, until the hash of the compaction is complete. They are
+/// read from the table.
+const ROWS_PER_COMMAND: usize = 20;
 
 impl<T: Table> Kv<T> {
     pub(crate) fn compact(&mut self, compact: Compact) -> Result<KvOutcome, CommandError> {
@@ -25,9 +28,11 @@ impl<T: Table> Kv<T> {
         if compact.revision > self.state.revision {
             return Err(KvError::FutureRevision.into());
         }
+        self.start_compaction_hash(compact.revision)?;
         self.state.compact_revision = compact.revision;
         self.start_compaction();
         self.compact_some(WORK_AT_ONCE)?;
+        self.continue_compaction_hash(WORK_AT_ONCE)?;
         Ok(KvOutcome::Done)
     }
 
@@ -50,8 +55,14 @@ impl<T: Table> Kv<T> {
         self.save()
     }
 
-    /// Whether compaction is in progress: rows below the compact revision may still exist.
+    /// Whether compaction is in progress: rows below the compact revision may still exist, or
+    /// are still hashed.
     pub fn is_compacting(&self) -> bool {
+        self.has_compacted_rows() || self.compaction_hashes.is_running()
+    }
+
+    /// Whether rows below the compact revision may still exist.
+    pub(crate) fn has_compacted_rows(&self) -> bool {
         self.state.compacting_from.is_some()
     }
 
@@ -68,6 +79,7 @@ impl<T: Table> Kv<T> {
     /// Removes more rows, as part of each command.
     pub(crate) fn continue_compaction(&mut self, command: &Command) -> Result<(), TableError> {
         let is_noop = matches!(command, Command::Noop);
+        self.continue_compaction_hash(if is_noop { WORK_AT_ONCE } else { ROWS_PER_COMMAND })?;
         self.compact_some(if is_noop { WORK_AT_ONCE } else { WORK_PER_COMMAND })
     }
 

@@ -112,14 +112,20 @@ impl LeaseDeadlines {
         Some(LeaseRenewal { ttl: (ttl_ms / 1_000) as i64, clear })
     }
 
-    /// Seconds until a lease expires, rounded down as in etcd; -1 for a lease that has
+    /// Seconds until a lease expires, rounded down as in etcd, where some time has always passed
+    /// since the grant: a lease of 60 seconds has 59 left at first. -1 for a lease that has
     /// expired and is not revoked yet.
     pub fn seconds_left(&self, id: i64, now: u64) -> Option<i64> {
         let deadline = self.leases.get(&id)?;
         if deadline.expired {
             return Some(-1);
         }
-        Some((deadline.ends.saturating_sub(now) / 1_000) as i64)
+        Some((deadline.ends.saturating_sub(now + 1) / 1_000) as i64)
+    }
+
+    /// The ids of all leases, those that end first before the others.
+    pub fn by_end(&self) -> impl Iterator<Item = i64> {
+        self.by_end.iter().map(|(_, id)| *id)
     }
 
     /// Leases to revoke: at most `count_max` expired leases, oldest first. They are returned
@@ -207,11 +213,11 @@ mod tests {
         leases.checkpoint(due[0]);
 
         let mut second = LeaseDeadlines::new(leases.iter(), 1_000, 0, 300_000);
-        assert_eq!(second.seconds_left(1, 1_000), Some(300));
+        assert_eq!(second.seconds_left(1, 1_000), Some(299));
         let renewal = second.renew(1, 2_000).unwrap();
         assert_eq!(renewal.ttl, 600);
         assert_eq!(renewal.clear, Some(LeaseCheckpoint { id: 1, remaining: 0 }));
-        assert_eq!(second.seconds_left(1, 2_000), Some(600));
+        assert_eq!(second.seconds_left(1, 2_000), Some(599));
         assert_eq!(second.renew(1, 3_000).unwrap().clear, None);
     }
 

@@ -4,14 +4,15 @@
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::alarm::{Alarm, AlarmKind};
+use crate::auth::{put_auth, put_text, take_auth, take_text};
 use crate::codec::{
     put_bytes, put_flags, put_list, put_number, put_signed, take_byte, take_bytes, take_flags,
     take_list, take_number, take_signed,
 };
 use crate::command::{
-    Command, Compact, Compare, CompareOperator, CompareTarget, DeleteRange, KeyRange,
-    LeaseCheckpoint, LeaseGrant, Put, Query, Quota, REQUEST_DEPTH_MAX, Range, SortOrder,
-    SortTarget, Txn, TxnOperation,
+    Command, CommandIssuer, Compact, Compare, CompareOperator, CompareTarget, DeleteRange,
+    IssuedCommand, KeyRange, LeaseCheckpoint, LeaseGrant, Put, Query, Quota, REQUEST_DEPTH_MAX,
+    Range, SortOrder, SortTarget, Txn, TxnOperation,
 };
 use crate::version::{CommandDecodeError, NewerVersion, VERSION_MAX};
 
@@ -51,6 +52,7 @@ impl Command {
     fn bytes_hint(&self) -> usize {
         match self {
             Self::Put(put) => put.key.len() + put.value.len() + 24,
+            Self::Issued(issued) => 64 + issued.command.bytes_hint(),
             _ => 64,
         }
     }
@@ -151,6 +153,15 @@ fn put_command(out: &mut BytesMut, command: &Command) {
             put_number(out, quota.bytes);
             put_number(out, quota.member);
         }
+        Command::Auth(auth) => {
+            out.put_u8(11);
+            put_auth(out, auth);
+        }
+        Command::Issued(issued) => {
+            out.put_u8(12);
+            put_issuer(out, &issued.issuer);
+            put_command(out, &issued.command);
+        }
         #[cfg(feature = "next-version-for-tests")]
         Command::PutReversed(put) => {
             out.put_u8(255);
@@ -174,8 +185,34 @@ fn take_command(from: &mut Bytes) -> Option<Command> {
         8 => Command::AlarmActivate(take_alarm(from)?),
         9 => Command::AlarmDisarm(take_alarm(from)?),
         10 => Command::SetQuota(Quota { bytes: take_number(from)?, member: take_number(from)? }),
+        11 => Command::Auth(take_auth(from)?),
+        12 => {
+            let issuer = take_issuer(from)?;
+            // No command has two issuers.
+            let command = (from.first() != Some(&12)).then(|| take_command(from))??;
+            Command::Issued(Box::new(IssuedCommand { issuer, command }))
+        }
         #[cfg(feature = "next-version-for-tests")]
         255 => Command::PutReversed(take_put(from)?),
+        _ => return None,
+    })
+}
+
+fn put_issuer(out: &mut BytesMut, issuer: &CommandIssuer) {
+    match issuer {
+        CommandIssuer::Member => out.put_u8(0),
+        CommandIssuer::User { name, revision } => {
+            out.put_u8(1);
+            put_text(out, name);
+            put_number(out, *revision);
+        }
+    }
+}
+
+fn take_issuer(from: &mut Bytes) -> Option<CommandIssuer> {
+    Some(match take_byte(from)? {
+        0 => CommandIssuer::Member,
+        1 => CommandIssuer::User { name: take_text(from)?, revision: take_number(from)? },
         _ => return None,
     })
 }

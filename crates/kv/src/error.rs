@@ -39,6 +39,40 @@ pub enum KvError {
     InvalidSortOption,
     /// The bytes are not a command of this version. Upgrade this member.
     UnknownCommand,
+    /// Add the user `root` before enabling authentication.
+    RootUserNotFound,
+    /// Grant the role `root` to the user `root` before enabling authentication.
+    RootRoleNotFound,
+    /// A user with this name exists. Choose another name.
+    UserExists,
+    /// The request has no user: authenticate first. Or a user without a name was to be added.
+    UserNameEmpty,
+    /// There is no user with this name.
+    UserNotFound,
+    /// A role with this name exists. Choose another name.
+    RoleExists,
+    /// There is no role with this name.
+    RoleNotFound,
+    /// The name of the role is empty. Provide one.
+    RoleNameEmpty,
+    /// The user is unknown or the password is wrong.
+    AuthFailed,
+    /// The request to grant a permission has none.
+    PermissionNotGiven,
+    /// The user may not do this. Grant a role with the permission to the user.
+    PermissionDenied,
+    /// The user does not have the role.
+    RoleNotGranted,
+    /// The role does not have the permission with exactly this range.
+    PermissionNotGranted,
+    /// Enable authentication first.
+    AuthNotEnabled,
+    /// The token is unknown or has expired. Authenticate again.
+    InvalidAuthToken,
+    /// The change would make the cluster unmanageable, or the range of a permission is invalid.
+    InvalidAuthManagement,
+    /// Users or roles have changed since the user was identified. Authenticate again, and retry.
+    AuthRevisionOld,
 }
 
 impl KvError {
@@ -61,6 +95,23 @@ impl KvError {
             Self::Corrupt => "etcdserver: corrupt cluster",
             Self::InvalidSortOption => "etcdserver: invalid sort option",
             Self::UnknownCommand => "etcdserver: not capable",
+            Self::RootUserNotFound => "etcdserver: root user does not exist",
+            Self::RootRoleNotFound => "etcdserver: root user does not have root role",
+            Self::UserExists => "etcdserver: user name already exists",
+            Self::UserNameEmpty => "etcdserver: user name is empty",
+            Self::UserNotFound => "etcdserver: user name not found",
+            Self::RoleExists => "etcdserver: role name already exists",
+            Self::RoleNotFound => "etcdserver: role name not found",
+            Self::RoleNameEmpty => "etcdserver: role name is empty",
+            Self::AuthFailed => "etcdserver: authentication failed, invalid user ID or password",
+            Self::PermissionNotGiven => "etcdserver: permission not given",
+            Self::PermissionDenied => "etcdserver: permission denied",
+            Self::RoleNotGranted => "etcdserver: role is not granted to the user",
+            Self::PermissionNotGranted => "etcdserver: permission is not granted to the role",
+            Self::AuthNotEnabled => "etcdserver: authentication is not enabled",
+            Self::InvalidAuthToken => "etcdserver: invalid auth token",
+            Self::InvalidAuthManagement => "etcdserver: invalid auth management",
+            Self::AuthRevisionOld => "etcdserver: revision of auth store is old",
         }
     }
 
@@ -82,7 +133,7 @@ impl fmt::Display for KvError {
 impl std::error::Error for KvError {}
 
 /// By number in the byte format. Append new errors at the end.
-const ALL: [KvError; 16] = [
+const ALL: [KvError; 33] = [
     KvError::UnknownCommand,
     KvError::EmptyKey,
     KvError::KeyNotFound,
@@ -99,4 +150,21 @@ const ALL: [KvError; 16] = [
     KvError::RequestTooLarge,
     KvError::Corrupt,
     KvError::InvalidSortOption,
+    KvError::RootUserNotFound,
+    KvError::RootRoleNotFound,
+    KvError::UserExists,
+    KvError::UserNameEmpty,
+    KvError::UserNotFound,
+    KvError::RoleExists,
+    KvError::RoleNotFound,
+    KvError::RoleNameEmpty,
+    KvError::AuthFailed,
+    KvError::PermissionNotGiven,
+    KvError::PermissionDenied,
+    KvError::RoleNotGranted,
+    KvError::PermissionNotGranted,
+    KvError::AuthNotEnabled,
+    KvError::InvalidAuthToken,
+    KvError::InvalidAuthManagement,
+    KvError::AuthRevisionOld,
 ];

@@ -178,15 +178,24 @@ impl KeyIndex {
         let Some((_, end)) = keys.bounds() else { return (0, None) };
         let bounds = (Bound::Included(from), end);
         let mut found = 0;
-        for block in self.keys.blocks_from(from) {
-            let Some(first) = block.first_key() else { continue };
-            if is_past(end, first) {
+        let mut blocks = self.keys.blocks_from(from).peekable();
+        let mut is_first = true;
+        while let Some((name, block)) = blocks.next() {
+            if is_past(end, name) {
                 break;
             }
             if *work == 0 {
-                return (found, Some(Bytes::copy_from_slice(first.max(from))));
+                return (found, Some(Bytes::copy_from_slice(name.max(from))));
             }
-            let count = block.count(bounds, main);
+            // The keys of a block are below the name of the next one. A block between others is
+            // counted without looking at its keys.
+            let has_next = blocks.peek().is_some_and(|(next, _)| !is_past(end, next));
+            let count = if has_next && !is_first {
+                block.count_all(main)
+            } else {
+                block.count(bounds, main)
+            };
+            is_first = false;
             found += count.keys;
             *work = work.saturating_sub(count.visited);
         }

@@ -88,20 +88,27 @@ impl KeyBlock {
         start..end.max(start)
     }
 
-    pub(crate) fn first_key(&self) -> Option<&[u8]> {
-        self.keys.first().map(Borrow::borrow)
-    }
-
     /// The keys within these bounds that exist at a revision.
     pub(crate) fn count(&self, bounds: KeyBounds<'_>, main: i64) -> BlockCount {
         let positions = self.positions(bounds);
-        if positions.len() == self.keys.len() && self.newest <= main {
+        if positions.len() == self.keys.len() {
+            return self.count_all(main);
+        }
+        count_in(self.histories.get(positions).unwrap_or_default(), main)
+    }
+
+    /// All keys that exist at a revision.
+    pub(crate) fn count_all(&self, main: i64) -> BlockCount {
+        if self.newest <= main {
             return BlockCount { keys: self.live, visited: 1 };
         }
-        let histories = self.histories.get(positions).unwrap_or_default();
-        let keys = histories.iter().filter(|history| history.at(main).is_some()).count();
-        BlockCount { keys, visited: histories.len().max(1) }
+        count_in(&self.histories, main)
     }
+}
+
+fn count_in(histories: &[KeyHistory], main: i64) -> BlockCount {
+    let keys = histories.iter().filter(|history| history.at(main).is_some()).count();
+    BlockCount { keys, visited: histories.len().max(1) }
 }
 
 /// The result of counting in one block.
@@ -168,11 +175,12 @@ impl KeyBlocks {
         None
     }
 
-    /// The blocks that may have keys from this one on.
-    pub(crate) fn blocks_from(&self, key: &[u8]) -> impl Iterator<Item = &KeyBlock> {
+    /// The blocks that may have keys from this one on, with their names. The keys of a block are
+    /// not below its name, and below the name of the next block.
+    pub(crate) fn blocks_from(&self, key: &[u8]) -> impl Iterator<Item = (&[u8], &KeyBlock)> {
         let first = self.block_of(key).map(|(first, _)| Borrow::<[u8]>::borrow(first));
         let bounds = (Bound::Included(first.unwrap_or_default()), Bound::Unbounded);
-        self.blocks.range::<[u8], _>(bounds).map(|(_, block)| block)
+        self.blocks.range::<[u8], _>(bounds).map(|(name, block)| (name.borrow(), block))
     }
 
     /// All keys within these bounds, in order.
@@ -186,7 +194,7 @@ impl KeyBlocks {
         };
         let mut ended = false;
         self.blocks_from(first)
-            .map_while(move |block| {
+            .map_while(move |(_, block)| {
                 if ended {
                     return None;
                 }
@@ -358,7 +366,8 @@ mod tests {
         for (start, end) in [("", "9"), ("0100", "0101"), ("0255", "0800"), ("05", "04")] {
             let bounds = (Bound::Included(start.as_bytes()), Bound::Excluded(end.as_bytes()));
             for main in [6_000, 5_999, 5_000, 77] {
-                let counts = blocks.blocks_from(start.as_bytes()).map(|b| b.count(bounds, main));
+                let counts =
+                    blocks.blocks_from(start.as_bytes()).map(|(_, b)| b.count(bounds, main));
                 let keys: usize = counts.map(|count| count.keys).sum();
                 let in_range = |key: &[u8]| start.as_bytes() <= key && key < end.as_bytes();
                 let expected = map.iter().filter(|(key, _)| in_range(key));
@@ -382,7 +391,7 @@ mod tests {
         let count = |blocks: &KeyBlocks| {
             blocks
                 .blocks_from(b"")
-                .map(|block| block.count(all, i64::MAX))
+                .map(|(_, block)| block.count(all, i64::MAX))
                 .fold((0, 0), |(keys, visited), count| (keys + count.keys, visited + count.visited))
         };
         assert_eq!(count(&blocks), (64_000, 1_000));

@@ -22,9 +22,23 @@ pub struct Lease {
 }
 
 impl Lease {
+    /// A lease of an imported state, with valid numbers.
+    pub(crate) fn new(ttl: i64, remaining: i64) -> Self {
+        let ttl = ttl.max(1);
+        Self { ttl, remaining: remaining.clamp(0, ttl), keys: BTreeSet::new() }
+    }
+
+    pub(crate) fn without_keys(&self) -> Self {
+        Self::new(self.ttl, self.remaining)
+    }
+
     /// The keys attached to the lease, in order. They are deleted with it.
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         self.keys.iter().map(|key| &key[..])
+    }
+
+    pub(crate) fn key_set(&self) -> &BTreeSet<Box<[u8]>> {
+        &self.keys
     }
 
     /// The seconds that a new leader gives the lease: what is known to remain.

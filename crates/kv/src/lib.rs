@@ -22,7 +22,8 @@
 //!
 //! Parts of the data model that are not replicated state: [`check`] validates requests before
 //! they are proposed; [`WatchHub`] delivers the writes of commands to watchers;
-//! [`LeaseDeadlines`] tells a leader when leases expire, given the time.
+//! [`LeaseDeadlines`] tells a leader when leases expire, given the time; `Lessor` (feature
+//! `machine`) does the leader's work on leases.
 //!
 //! # Durability
 //!
@@ -39,7 +40,7 @@
 //! * In a transaction, a deletion with an open end ("from this key on") conflicts with puts
 //!   of later keys; etcd does not detect this duplicate write.
 //! * Puts in nested transactions count towards the quota.
-//! * Hashes are for comparison among members of one cluster; they differ from etcd's.
+//! * The hash of keys is etcd's; the hash of the whole state is not, since other rows differ.
 //!
 //! # Feature flags
 //!
@@ -49,7 +50,7 @@
 //! # Reading order
 //!
 //! `command.rs` and `reply.rs` (input and output), `machine.rs` (the match), then the command
-//! of interest: `txn.rs`, `range.rs`, `compact.rs`, `lease.rs`, `alarm.rs`.
+//! of interest: `txn.rs`, `range.rs`, `compact.rs`, `lease.rs`, `alarm.rs`, `auth`.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -57,6 +58,7 @@
 #[cfg(feature = "machine")]
 mod adapter;
 mod alarm;
+mod auth;
 pub mod check;
 mod codec;
 mod command;
@@ -64,16 +66,23 @@ mod compact;
 mod deadlines;
 mod encode;
 mod error;
+mod etcd_row;
+mod export;
 mod hash;
+mod import;
 mod incremental;
 mod index;
 mod key_blocks;
 mod key_set;
 mod lease;
+#[cfg(feature = "machine")]
+mod lessor;
 mod machine;
 mod range;
 mod reply;
 mod revision;
+#[cfg(feature = "machine")]
+mod shared_lock;
 mod small_key;
 mod snapshot;
 mod state;
@@ -84,24 +93,36 @@ mod watch;
 mod watch_index;
 
 #[cfg(feature = "machine")]
-pub use adapter::{LeaseGrants, SUPPORTED_VERSIONS, SharedKv};
+pub use adapter::{AuthVersion, CommandObserver, LeaseGrants, SUPPORTED_VERSIONS, SharedKv};
 pub use alarm::{Alarm, AlarmKind};
+pub use auth::{
+    AuthCommand, AuthRole, AuthState, IssuedToken, Issuer, KeyUse, PasswordHash, Permission,
+    PermissionMode, ROOT, TokenGeneration, TokenRequest, User,
+};
 pub use command::{
-    Command, Compact, Compare, CompareOperator, CompareTarget, DeleteRange, KeyRange,
-    LeaseCheckpoint, LeaseGrant, Put, Query, Quota, Range, SortOrder, SortTarget, Txn,
-    TxnOperation,
+    Command, CommandIssuer, Compact, Compare, CompareOperator, CompareTarget, DeleteRange,
+    IssuedCommand, KeyRange, LeaseCheckpoint, LeaseGrant, Put, Query, Quota, Range, SortOrder,
+    SortTarget, Txn, TxnOperation,
 };
 pub use deadlines::{LeaseDeadlines, LeaseRenewal};
 pub use error::KvError;
+pub use export::EtcdExport;
 pub use hash::IncrementalHash;
+pub use import::{ImportedState, ImportedUser, KvImport, KvImportError};
 pub use incremental::{IncrementalRead, ReadLimits, ReadStage};
 pub use lease::{LEASE_TTL_MAX, Lease};
-pub use machine::{Applied, ApplyError, BatchConfig, Kv};
+#[cfg(feature = "machine")]
+pub use lessor::{
+    LeaseAnswer, LeaseInquiry, LeaseInquiryStep, LeaseQuery, LeaseWork, Lessor, LessorConfig,
+};
+pub use machine::{Applied, ApplyError, BatchConfig, Kv, ProgressFn};
 pub use reply::{
     DeleteRangeOutcome, HashOutcome, KeyValue, KvCommandReply, KvOutcome, LeaseOutcome, PutOutcome,
     RangeOutcome, TxnOperationReply, TxnOutcome,
 };
 pub use revision::{Revision, RowKey};
+#[cfg(feature = "machine")]
+pub use shared_lock::{ReadWhenFree, WriteGuard};
 pub use snapshot::{KvSnapshot, KvSnapshotError};
 pub use table::{
     AnyTable, AnyView, MemoryTable, MemoryView, RedbTable, RedbView, RowReader, Table, TableError,

@@ -4,13 +4,16 @@
 //! This crate has no knowledge of Raft, of time or of the client that sent a request.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::alarm::{Alarm, AlarmKind};
+use crate::auth::{AuthCommand, IssuedToken};
 use crate::check;
 use crate::command::{Command, LeaseCheckpoint, LeaseGrant, Query, Quota, Txn};
 use crate::error::KvError;
+use crate::hash::CompactionHashes;
 use crate::incremental::ReadLimits;
 use crate::lease::Lease;
 use crate::reply::{KvCommandReply, KvOutcome, LeaseOutcome};
@@ -22,15 +25,21 @@ use crate::watch::WatchEvent;
 
 /// etcd's data model over a [`Table`]. The same commands in the same order produce the same
 /// state and the same replies with every table.
-pub struct Kv<T> {
+pub struct Kv<T: Table> {
     pub(crate) table: T,
     pub(crate) state: KvState,
+    pub(crate) compaction_hashes: CompactionHashes<T::View>,
     batches: BatchConfig,
     /// Commands since the last commit of the table.
     uncommitted: u32,
     /// Commits since the last durable one.
     undurable: u32,
+    /// Called for each key of a command that may have very many.
+    pub(crate) progress: ProgressFn,
 }
+
+/// Called while a long command runs, at short intervals.
+pub type ProgressFn = Arc<dyn Fn() + Send + Sync>;
 
 /// Why a machine cannot run the payload of an entry. Its member must stop.
 #[derive(Debug)]
@@ -106,6 +115,10 @@ pub struct Applied {
     pub reply: KvCommandReply,
     /// What the command wrote, for [`WatchHub::publish`](crate::WatchHub::publish).
     pub events: Vec<WatchEvent>,
+    /// The token that the command issued, for the server of this member to remember.
+    pub token: Option<IssuedToken>,
+    /// The operation, by etcd's name; empty for bytes that are not a command.
+    pub operation: &'static str,
 }
 
 /// Why a command ended early.
@@ -133,7 +146,17 @@ impl<T: Table> Kv<T> {
     /// revision 1.
     pub fn open(table: T) -> Result<Self, TableError> {
         let state = KvState::load(&table)?;
-        Ok(Self { table, state, batches: BatchConfig::default(), uncommitted: 0, undurable: 0 })
+        let batches = BatchConfig::default();
+        let progress: ProgressFn = Arc::new(|| {});
+        let compaction_hashes = CompactionHashes::default();
+        let (uncommitted, undurable) = (0, 0);
+        Ok(Self { table, state, compaction_hashes, batches, uncommitted, undurable, progress })
+    }
+
+    /// From now on long commands call this function while they run.
+    pub fn report_progress_to(&mut self, progress: ProgressFn) {
+        self.table.report_progress_to(progress.clone());
+        self.progress = progress;
     }
 
     /// Claims the table for this owner, before any command. Returns the index of the newest
@@ -156,13 +179,31 @@ impl<T: Table> Kv<T> {
     ///
     /// After an error the machine must not be used again: it may have missed a write.
     pub fn apply(&mut self, index: u64, command: &Command) -> Result<Applied, TableError> {
+        self.apply_validated(index, command, true)
+    }
+
+    /// Applies a command of etcd's log. etcd validates requests only before they are logged, so
+    /// this does not repeat the validation: ours refuses a little more.
+    ///
+    /// After an error the machine must not be used again: it may have missed a write.
+    pub fn apply_of_etcd(&mut self, index: u64, command: &Command) -> Result<Applied, TableError> {
+        self.apply_validated(index, command, false)
+    }
+
+    fn apply_validated(
+        &mut self,
+        index: u64,
+        command: &Command,
+        validates: bool,
+    ) -> Result<Applied, TableError> {
         if index <= self.state.applied {
-            return Ok(self.applied_with(Ok(KvOutcome::Done), Vec::new()));
+            return Ok(self.applied_with(command, Ok(KvOutcome::Done), Vec::new(), None));
         }
         self.state.applied = index;
         self.continue_compaction(command)?;
         let mut events = Vec::new();
-        let result = match self.run(command, &mut events) {
+        let mut token = None;
+        let result = match self.run(command, validates, &mut events, &mut token) {
             Ok(outcome) => Ok(outcome),
             Err(CommandError::Refused(error)) => Err(error),
             Err(CommandError::Failed(error)) => return Err(error),
@@ -174,7 +215,7 @@ impl<T: Table> Kv<T> {
         if self.uncommitted >= self.batches.commands {
             self.commit(self.undurable + 1 >= self.batches.durable_every)?;
         }
-        Ok(self.applied_with(result, events))
+        Ok(self.applied_with(command, result, events, token))
     }
 
     /// Applies the payload of a log entry. Bytes that are not a command, and commands of a later
@@ -193,6 +234,7 @@ impl<T: Table> Kv<T> {
             Ok(_) | Err(_) => {
                 let mut applied = self.apply(index, &Command::Noop)?;
                 applied.reply.result = Err(KvError::UnknownCommand);
+                applied.operation = "";
                 Ok(applied)
             }
         }
@@ -212,9 +254,15 @@ impl<T: Table> Kv<T> {
     fn run(
         &mut self,
         command: &Command,
+        validates: bool,
         events: &mut Vec<WatchEvent>,
+        token: &mut Option<IssuedToken>,
     ) -> Result<KvOutcome, CommandError> {
-        check::command(command, usize::MAX)?;
+        let (issuer, command) = command.split_issuer();
+        self.auth_check(issuer).command(command)?;
+        if validates {
+            check::command(command, usize::MAX)?;
+        }
         self.refuse_by_alarm(command)?;
         match command {
             Command::Noop => Ok(KvOutcome::Done),
@@ -230,6 +278,13 @@ impl<T: Table> Kv<T> {
             Command::AlarmActivate(alarm) => self.activate(*alarm),
             Command::AlarmDisarm(alarm) => self.disarm(*alarm),
             Command::SetQuota(quota) => self.set_quota(*quota),
+            Command::Auth(AuthCommand::IssueToken(request)) => {
+                *token = Some(self.state.auth.issue_token(request)?);
+                Ok(KvOutcome::Done)
+            }
+            Command::Auth(auth) => self.change_auth(auth),
+            // The issuer was taken off, and there is no second one.
+            Command::Issued(_) => Err(KvError::UnknownCommand.into()),
             #[cfg(feature = "next-version-for-tests")]
             Command::PutReversed(put) => {
                 let value = put.value.iter().rev().copied().collect::<Vec<u8>>().into();
@@ -273,8 +328,14 @@ impl<T: Table> Kv<T> {
         }
     }
 
-    fn applied_with(&self, result: Result<KvOutcome, KvError>, events: Vec<WatchEvent>) -> Applied {
-        Applied { reply: self.reply(result), events }
+    fn applied_with(
+        &self,
+        command: &Command,
+        result: Result<KvOutcome, KvError>,
+        events: Vec<WatchEvent>,
+        token: Option<IssuedToken>,
+    ) -> Applied {
+        Applied { reply: self.reply(result), events, token, operation: command.operation() }
     }
 
     fn reply(&self, result: Result<KvOutcome, KvError>) -> KvCommandReply {

@@ -1,7 +1,7 @@
 //! Revisions, and the rows that a table stores under them.
 //!
 //! Every write to a key is one row under its revision. It is never changed, only removed by
-//! compaction. Leases, alarms and the meta row are rows of other kinds in the same table.
+//! compaction. Leases, alarms, users, roles and the meta row are rows of other kinds in the same table.
 
 use bytes::{Buf, BufMut, Bytes};
 
@@ -23,13 +23,22 @@ pub struct RowKey(pub u128);
 impl RowKey {
     /// The one row about the machine itself.
     pub(crate) const META: Self = Self::of(0, 0, 0);
-    pub(crate) const ALARMS: Self = Self::of(1, 0, 0);
+    /// The row about authentication. Rows of users and roles follow it.
+    pub(crate) const AUTH: Self = Self::of(0, 1, 0);
     /// The first row of a revision. Revisions sort last, so that writes append.
     pub(crate) const REVISIONS: Self = Self::of(3, 0, 0);
     pub(crate) const END: Self = Self(u128::MAX);
 
     const fn of(kind: u8, main: u64, sub: u32) -> Self {
         Self((kind as u128) << 120 | (main as u128) << 32 | sub as u128)
+    }
+
+    pub(crate) fn auth_user(slot: u32) -> Self {
+        Self::of(0, 2, slot)
+    }
+
+    pub(crate) fn auth_role(slot: u32) -> Self {
+        Self::of(0, 3, slot)
     }
 
     pub(crate) fn alarm(member: u64, kind: u8) -> Self {
@@ -56,7 +65,13 @@ impl RowKey {
 
     pub(crate) fn kind(self) -> RowKind {
         match self.0 >> 120 {
-            0 => RowKind::Meta,
+            0 => match (self.main(), self.0 as u32) {
+                (0, 0) => RowKind::Meta,
+                (1, 0) => RowKind::Auth,
+                (2, slot) => RowKind::AuthUser(slot),
+                (3, slot) => RowKind::AuthRole(slot),
+                _ => RowKind::Unknown,
+            },
             1 => RowKind::Alarm { member: self.main(), kind: self.0 as u8 },
             2 => RowKind::Lease(self.main() as i64),
             3 => RowKind::Revision(Revision { main: self.main() as i64, sub: self.0 as u32 }),
@@ -72,7 +87,14 @@ impl RowKey {
 /// The kind of a row, decoded from its key.
 pub(crate) enum RowKind {
     Meta,
-    Alarm { member: u64, kind: u8 },
+    Auth,
+    /// A user or a role, by the number of its row.
+    AuthUser(u32),
+    AuthRole(u32),
+    Alarm {
+        member: u64,
+        kind: u8,
+    },
     Lease(i64),
     Revision(Revision),
     Unknown,

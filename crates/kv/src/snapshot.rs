@@ -10,6 +10,7 @@ use std::ops::ControlFlow;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::codec::{put_bytes, take_byte, take_bytes};
+use crate::hash::CompactionHashes;
 use crate::machine::Kv;
 use crate::revision::RowKey;
 use crate::state::{KvState, newer_version};
@@ -134,7 +135,8 @@ impl<T: Table> Kv<T> {
         decoder: SnapshotDecoder,
     ) -> Result<(), KvSnapshotError> {
         self.table.replace_by_staged()?;
-        self.state = decoder.state;
+        self.state = decoder.state.loaded();
+        self.compaction_hashes = CompactionHashes::default();
         Ok(())
     }
 

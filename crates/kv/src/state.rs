@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::alarm::{Alarm, AlarmKind, Alarms};
+use crate::auth::AuthState;
 use crate::codec::{
     put_bytes, put_flags, put_number, put_option, put_signed, take_byte, take_bytes, take_flags,
     take_number, take_option, take_signed,
@@ -35,6 +36,7 @@ pub(crate) struct KvState {
     pub(crate) index: KeyIndex,
     pub(crate) leases: Leases,
     pub(crate) alarms: Alarms,
+    pub(crate) auth: AuthState,
 }
 
 impl Default for KvState {
@@ -52,6 +54,7 @@ impl Default for KvState {
             index: KeyIndex::default(),
             leases: Leases::default(),
             alarms: Alarms::default(),
+            auth: AuthState::default(),
         }
     }
 }
@@ -77,7 +80,7 @@ impl KvState {
         match (newer, bad) {
             (Some(newer), _) => Err(TableError::Newer(newer)),
             (None, Some(key)) => Err(TableError::BadRow(key)),
-            (None, None) => Ok(state),
+            (None, None) => Ok(state.loaded()),
         }
     }
 
@@ -86,6 +89,9 @@ impl KvState {
     pub(crate) fn load_row(&mut self, key: RowKey, row: Bytes) -> Option<()> {
         match key.kind() {
             RowKind::Meta => self.load_meta(row),
+            RowKind::Auth => self.auth.load_meta(row),
+            RowKind::AuthUser(slot) => self.auth.load_user(slot, row),
+            RowKind::AuthRole(slot) => self.auth.load_role(slot, row),
             RowKind::Alarm { member, kind } => {
                 self.alarms.activate(Alarm { kind: AlarmKind::from_number(kind)?, member });
                 row.is_empty().then_some(())
@@ -98,6 +104,12 @@ impl KvState {
             RowKind::Revision(revision) => self.load_revision(revision, row),
             RowKind::Unknown => None,
         }
+    }
+
+    /// Call it when all rows are loaded.
+    pub(crate) fn loaded(mut self) -> Self {
+        self.auth.update_all_ranges();
+        self
     }
 
     fn load_revision(&mut self, at: Revision, row: Bytes) -> Option<()> {

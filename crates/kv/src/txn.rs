@@ -111,17 +111,14 @@ impl<T: Table> Kv<T> {
         }
     }
 
-    /// Checks everything that could fail before the branch writes: first its puts, then its
-    /// reads, in etcd's order.
+    /// Checks everything that could fail before the branch writes, in the order of etcd 3.7: that
+    /// of the operations.
     fn check_branch(&self, branch: &TxnBranch<'_>) -> Result<(), KvError> {
         branch.each(&mut |operation| match operation {
             TxnOperation::Put(put) => {
-                self.check_ignored(put)?;
-                self.check_lease(put)
+                self.check_lease(put)?;
+                self.check_ignored(put)
             }
-            _ => Ok(()),
-        })?;
-        branch.each(&mut |operation| match operation {
             TxnOperation::Range(range) => self.check_revision(range.revision, self.state.revision),
             _ => Ok(()),
         })
@@ -155,6 +152,7 @@ impl<T: Table> Kv<T> {
     ) -> Result<TxnOutcome, CommandError> {
         let mut responses = Vec::with_capacity(branch.steps.len());
         for step in &branch.steps {
+            (self.progress)();
             let outcome = match step {
                 TxnStep::Operation(TxnOperation::Range(range)) => {
                     KvOutcome::Range(self.read_range(range, self.now(events))?)
@@ -230,7 +228,9 @@ impl<T: Table> Kv<T> {
         let main = self.state.revision + 1;
         let mut sub = events.len() as u32;
         let mut deleted = Vec::new();
+        let progress = &self.progress;
         self.state.index.delete_range(&deletion.keys, |key, current| {
+            progress();
             let at = Revision { main, sub };
             sub += 1;
             let row = tombstone_row(key);
@@ -266,6 +266,7 @@ impl<T: Table> Kv<T> {
         deleted: DeletedKey,
         events: &mut Vec<WatchEvent>,
     ) -> Result<(), TableError> {
+        (self.progress)();
         let DeletedKey { lease, row } = deleted;
         let at = Revision { main: self.state.revision + 1, sub: events.len() as u32 };
         let key = key_of_tombstone(&row);

@@ -31,7 +31,9 @@ impl Command {
             | Self::LeaseCheckpoint(_)
             | Self::AlarmActivate(_)
             | Self::AlarmDisarm(_)
-            | Self::SetQuota(_) => 1,
+            | Self::SetQuota(_)
+            | Self::Auth(_) => 1,
+            Self::Issued(issued) => issued.command.version(),
             #[cfg(feature = "next-version-for-tests")]
             Self::PutReversed(_) => 2,
         }

@@ -109,6 +109,9 @@ pub enum WatchPoll {
     Events {
         /// The watcher has received everything up to this revision.
         revision: i64,
+        /// The revision that etcd has in the header of such a response: that of the store for a
+        /// watcher that catches up, and otherwise that of the last event.
+        header_revision: i64,
         /// The events, in order.
         events: Vec<WatchEvent>,
     },
@@ -129,6 +132,8 @@ struct Watcher {
     next: i64,
     /// Whether there may be events for it at `next` or later.
     behind: bool,
+    /// It began with a revision of the past, and has not received all of it.
+    catches_up: bool,
     wake: WakeFn,
 }
 
@@ -171,7 +176,7 @@ impl WatchHub {
         let behind = start > 0 && start <= revision;
         let next = if behind { start } else { start.max(revision + 1) };
         self.key_index.add(&request.keys, id);
-        self.watchers.insert(id, Watcher { request, next, behind, wake });
+        self.watchers.insert(id, Watcher { request, next, behind, catches_up: behind, wake });
         id
     }
 
@@ -280,9 +285,11 @@ impl WatchHub {
             self.cancel(id);
             return Ok(WatchPoll::Compacted { compact_revision });
         }
+        let catches_up = watcher.catches_up;
         let mut collector = PollCollector::new(&watcher.request, limits);
         // A command may be applied and not published yet; only the table has its events.
-        let newest = if watcher.next >= self.recent_from && self.published >= kv.revision() {
+        let from_recent = watcher.next >= self.recent_from && self.published >= kv.revision();
+        let newest = if from_recent {
             let from = self.recent.partition_point(|e| e.kv.mod_revision < watcher.next);
             let mut recent = self.recent.range(from..);
             let _ = recent.try_for_each(|event| collector.visit(event.clone()));
@@ -304,11 +311,14 @@ impl WatchHub {
         if let Some(watcher) = self.watchers.get_mut(&id) {
             watcher.next = delivered + 1;
             watcher.behind = delivered < newest;
+            watcher.catches_up &= watcher.behind;
             if events.is_empty() {
                 return Ok(if watcher.behind { WatchPoll::Again } else { WatchPoll::Idle });
             }
         }
-        Ok(WatchPoll::Events { revision: delivered, events })
+        let last = events.last().map_or(delivered, |event| event.kv.mod_revision);
+        let header_revision = if from_recent && !catches_up { last } else { kv.revision() };
+        Ok(WatchPoll::Events { revision: delivered, header_revision, events })
     }
 }
 

@@ -150,7 +150,7 @@ fn transaction_compares_first_and_reads_its_own_writes() {
     assert_eq!(idle.revision, 3);
 }
 
-/// Puts are checked first, then reads, where only 0 means the current revision.
+/// Operations are checked in their order; of reads, only 0 means the current revision.
 #[test]
 fn transaction_is_refused_with_the_same_error_as_in_etcd() {
     let mut store = TestStore::new();
@@ -162,9 +162,10 @@ fn transaction_is_refused_with_the_same_error_as_in_etcd() {
     };
     let nested = |request| TxnOperation::Txn(Txn { success: vec![request], ..Txn::default() });
     let cases = [
-        (vec![read(999), put("a", 7, false)], Some(KvError::LeaseNotFound)),
-        (vec![read(999), nested(put("a", 7, false))], Some(KvError::LeaseNotFound)),
-        (vec![put("none", 7, true)], Some(KvError::KeyNotFound)),
+        (vec![read(999), put("a", 7, false)], Some(KvError::FutureRevision)),
+        (vec![nested(put("a", 7, false)), read(999)], Some(KvError::LeaseNotFound)),
+        (vec![put("none", 7, true)], Some(KvError::LeaseNotFound)),
+        (vec![put("none", 0, true)], Some(KvError::KeyNotFound)),
         (vec![read(999), nested(read(-2))], Some(KvError::FutureRevision)),
         (vec![nested(read(-2))], Some(KvError::Compacted)),
         (vec![read(-1)], None),
@@ -255,7 +256,7 @@ fn watcher_is_woken_once_and_receives_all_events_in_order() {
     store.run(delete(single("a1")));
     assert_eq!(woken.load(Ordering::Relaxed), 1);
     assert_eq!(store.hub.progress(id), None);
-    let WatchPoll::Events { revision, events } = store.poll(id) else { panic!("no events") };
+    let WatchPoll::Events { revision, events, .. } = store.poll(id) else { panic!("no events") };
     let (put_kind, delete) = (WatchEventKind::Put, WatchEventKind::Delete);
     assert_eq!(
         names(&events),

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate::storage::{FileDisk, StoreIdentity};
-use quorate::{Machine, MemberId};
+use quorate::{Machine, MemberId, WorkProgress};
 use quorate_kv::{
-    AnyTable, Command, Compact, KeyRange, Kv, KvCommandReply, MemoryTable, PollLimits, Put, Query,
-    Range, RedbTable, SharedKv, WatchEventKind, WatchPoll, WatchRequest, WatcherId,
+    AnyTable, Command, Compact, DeleteRange, KeyRange, Kv, KvCommandReply, MemoryTable, PollLimits,
+    Put, Query, Range, RedbTable, SharedKv, WatchEventKind, WatchPoll, WatchRequest, WatcherId,
 };
 
 type SharedMemoryKv = SharedKv<MemoryTable>;
@@ -25,7 +25,7 @@ fn shared() -> SharedMemoryKv {
 fn put(
     machine: &mut SharedMemoryKv,
     index: u64,
-    key: &'static str,
+    key: impl Into<Bytes>,
     value: impl Into<Bytes>,
 ) -> KvCommandReply {
     let put = Put { key: key.into(), value: value.into(), ..Put::default() };
@@ -83,7 +83,7 @@ fn watchers_survive_an_installation() {
     for index in 2..5 {
         put(&mut ahead, index, "a", "more");
     }
-    behind.install(&mut ahead.snapshot().unwrap()).unwrap();
+    behind.install(&mut ahead.snapshot().unwrap().map(Result::unwrap)).unwrap();
     assert_eq!(woken.load(Ordering::Relaxed), 2);
     assert_eq!(revisions(&behind, id), [3, 4, 5]);
     assert_eq!(behind.poll_watch(other, PollLimits::default()).unwrap(), WatchPoll::Idle);
@@ -93,7 +93,7 @@ fn watchers_survive_an_installation() {
     put(&mut ahead, 5, "a", "more");
     put(&mut ahead, 6, "a", "more");
     ahead.apply(7, &Command::Compact(Compact { revision: 7 }).encode()).unwrap();
-    behind.install(&mut ahead.snapshot().unwrap()).unwrap();
+    behind.install(&mut ahead.snapshot().unwrap().map(Result::unwrap)).unwrap();
     let polled = behind.poll_watch(id, PollLimits::default()).unwrap();
     assert_eq!(polled, WatchPoll::Compacted { compact_revision: 7 });
     assert!(behind.install(&mut std::iter::once(Bytes::new())).is_err());
@@ -128,7 +128,7 @@ fn old_state_is_readable_during_an_installation() {
     put(&mut ahead, 2, "b", "2");
     let mut seen = Vec::new();
     let reader = behind.clone();
-    let mut chunks = ahead.snapshot().unwrap().inspect(|_| {
+    let mut chunks = ahead.snapshot().unwrap().map(Result::unwrap).inspect(|_| {
         let (sender, receiver) = mpsc::channel();
         let reader = reader.clone();
         thread::spawn(move || sender.send(reader.read().revision()));
@@ -138,9 +138,9 @@ fn old_state_is_readable_during_an_installation() {
     drop(chunks);
     assert!(seen.len() > 1 && seen.iter().all(|revision| *revision == 2), "{seen:?}");
     assert_eq!(behind.read().revision(), 3);
-    let cut = ahead.snapshot().unwrap().take(2).collect::<Vec<Bytes>>();
+    let cut = ahead.snapshot().unwrap().map(Result::unwrap).take(2).collect::<Vec<Bytes>>();
     assert!(behind.install(&mut cut.into_iter()).is_err());
-    behind.install(&mut ahead.snapshot().unwrap()).unwrap();
+    behind.install(&mut ahead.snapshot().unwrap().map(Result::unwrap)).unwrap();
 }
 
 /// The rows in a table belong to one disk of one member of one cluster.
@@ -181,4 +181,38 @@ fn table_is_dropped_for_another_owner() {
         machine.apply(9, &command).unwrap();
         machine.save().unwrap();
     }
+}
+
+/// A member that is busy with a long command does not look like one that stands still.
+#[test]
+fn long_commands_report_progress() {
+    let mut machine = shared();
+    let progress = WorkProgress::default();
+    machine.report_progress_to(progress.clone());
+    for index in 1..=1_000 {
+        put(&mut machine, index, format!("key {index}"), "1");
+    }
+    let before = progress.steps();
+    let keys = KeyRange { key: "key".into(), range_end: "kez".into() };
+    let deletion = Command::DeleteRange(DeleteRange { keys, prev_kv: false });
+    machine.apply(1_001, &deletion.encode()).unwrap();
+    assert!(progress.steps() - before >= 1_000, "{}", progress.steps());
+    let (mut other, progress) = (shared(), WorkProgress::default());
+    other.report_progress_to(progress.clone());
+    other.install(&mut machine.snapshot().unwrap().map(Result::unwrap)).unwrap();
+    assert!(progress.steps() > 1, "{}", progress.steps());
+
+    // So do commits of very many rows.
+    let folder = tempfile::tempdir().unwrap();
+    let disk = FileDisk::open(folder.path().join("kv")).unwrap();
+    let mut kv = Kv::open(RedbTable::open(disk, "kv.redb", 1 << 20).unwrap()).unwrap();
+    let progress = WorkProgress::default();
+    Machine::report_progress_to(&mut kv, progress.clone());
+    for index in 1..=500u64 {
+        let put = Put { key: format!("key {index}").into(), ..Put::default() };
+        Machine::apply(&mut kv, index, &Command::Put(put).encode()).unwrap();
+    }
+    let before = progress.steps();
+    Machine::save(&mut kv).unwrap();
+    assert!(progress.steps() - before > 500, "{} {before}", progress.steps());
 }

@@ -54,12 +54,22 @@ fn generate() -> GeneratedFiles {
         .emit_rerun_if_changed(false)
         .bytes(".")
         .btree_map(".")
+        .skip_debug(SECRET)
         .compile_fds(with_rust_names(described.clone()))
         .unwrap();
     let mut generated = read(&folder);
     generated.insert(DESCRIPTORS.into(), without_comments(described).encode_to_vec());
     generated
 }
+
+/// Messages with passwords, hashes or tokens. `src/redacted.rs` has their `Debug`.
+const SECRET: [&str; 5] = [
+    ".authpb.User",
+    ".etcdserverpb.AuthenticateRequest",
+    ".etcdserverpb.AuthenticateResponse",
+    ".etcdserverpb.AuthUserAddRequest",
+    ".etcdserverpb.AuthUserChangePasswordRequest",
+];
 
 fn with_rust_names(mut described: FileDescriptorSet) -> FileDescriptorSet {
     let messages = described.file.iter_mut().flat_map(|file| &mut file.message_type);

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 
 use super::{MemoryTable, MemoryView, RedbTable, RedbView, RowReader, Table, TableError};
+use crate::machine::ProgressFn;
 use crate::revision::RowKey;
 
 /// A table in memory or on redb.
@@ -90,6 +91,10 @@ impl Table for AnyTable {
 
     fn remove(&mut self, key: RowKey) -> Result<(), TableError> {
         either!(self, table => table.remove(key))
+    }
+
+    fn report_progress_to(&mut self, progress: ProgressFn) {
+        either!(self, table => table.report_progress_to(progress));
     }
 
     fn commit(&mut self, durable: bool) -> Result<(), TableError> {

@@ -18,6 +18,7 @@ pub use any::{AnyTable, AnyView};
 pub use memory::{MemoryTable, MemoryView};
 pub use redb::{RedbTable, RedbView};
 
+use crate::machine::ProgressFn;
 use crate::revision::RowKey;
 use crate::version::NewerVersion;
 
@@ -40,7 +41,7 @@ pub trait RowReader {
 pub trait Table: RowReader {
     /// A read-only view of the rows at the time it was created. Later changes do not affect
     /// it.
-    type View: RowReader + Send + 'static;
+    type View: RowReader + Send + Sync + 'static;
 
     /// Assigns the rows to this owner. Returns `true` if they already belonged to it;
     /// otherwise all rows were dropped.
@@ -67,6 +68,9 @@ pub trait Table: RowReader {
 
     /// Drops the staged rows.
     fn drop_staged(&mut self) -> Result<(), TableError>;
+
+    /// Calls this function while a long commit runs, at short intervals as long as the disk works.
+    fn report_progress_to(&mut self, _progress: ProgressFn) {}
 
     /// Returns unused space to the disk. Fails with [`TableError::Busy`] while a view is in
     /// use.

@@ -16,8 +16,9 @@ use redb::{
     TableDefinition, WriteTransaction,
 };
 
-use super::redb_disk::RedbDisk;
+use super::redb_disk::{CommitProgress, RedbDisk};
 use super::{RowReader, Table, TableError};
+use crate::machine::ProgressFn;
 use crate::revision::RowKey;
 
 const ROWS: TableDefinition<'_, u128, &[u8]> = TableDefinition::new("rows");
@@ -32,6 +33,7 @@ const STAGED_BYTES_MAX: usize = 1 << 20;
 pub struct RedbTable {
     database: Database,
     file: Box<dyn StorageBackend>,
+    progress: CommitProgress,
     /// Changes since the last commit; `None` removes the row.
     pending: Pending,
     /// The rows of the last commit.
@@ -71,8 +73,9 @@ impl RedbTable {
             file.publish(name).map_err(TableError::Disk)?;
         }
         let committed = Some(read(&database)?);
-        let (file, pending) = (Box::new(file), Pending::new());
-        Ok(Self { database, file, pending, committed, staged: Vec::new(), staged_bytes: 0 })
+        let progress = file.progress();
+        let (file, pending, staged) = (Box::new(file), Pending::new(), Vec::new());
+        Ok(Self { database, file, progress, pending, committed, staged, staged_bytes: 0 })
     }
 
     fn write_staged(&mut self) -> Result<(), TableError> {
@@ -156,11 +159,16 @@ impl Table for RedbTable {
         Ok(())
     }
 
+    fn report_progress_to(&mut self, progress: ProgressFn) {
+        self.progress.report_to(progress);
+    }
+
     fn commit(&mut self, durable: bool) -> Result<(), TableError> {
         let transaction =
             if durable { begin_durable(&self.database)? } else { begin(&self.database)? };
         let mut table = transaction.open_table(ROWS)?;
         for (key, row) in &self.pending {
+            self.progress.advance();
             match row {
                 Some(row) => drop(table.insert(key.0, &row[..])?),
                 None => drop(table.remove(key.0)?),

@@ -2,21 +2,42 @@
 
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use quorate_storage::Disk;
 use redb::StorageBackend;
+
+use crate::machine::ProgressFn;
 
 /// redb calls it from several threads through a shared reference, but a [`Disk`] allows one
 /// user at a time. Hence the lock.
 pub(super) struct RedbDisk<D: Disk> {
     disk: Arc<Mutex<D>>,
     file: D::File,
+    progress: CommitProgress,
+}
+
+/// Where the progress of commits is reported, if anywhere. Clones share it.
+#[derive(Clone, Default)]
+pub(super) struct CommitProgress(Arc<OnceLock<ProgressFn>>);
+
+impl CommitProgress {
+    pub(super) fn advance(&self) {
+        if let Some(progress) = self.0.get() {
+            progress();
+        }
+    }
+
+    /// The first function stays.
+    pub(super) fn report_to(&self, progress: ProgressFn) {
+        let _ = self.0.set(progress);
+    }
 }
 
 impl<D: Disk> Clone for RedbDisk<D> {
     fn clone(&self) -> Self {
-        Self { disk: Arc::clone(&self.disk), file: self.file.clone() }
+        let (disk, progress) = (Arc::clone(&self.disk), self.progress.clone());
+        Self { disk, file: self.file.clone(), progress }
     }
 }
 
@@ -27,7 +48,12 @@ impl<D: Disk> RedbDisk<D> {
     pub(super) fn open(mut disk: D, name: &str) -> io::Result<(Self, bool)> {
         let is_new = !disk.list()?.iter().any(|existing| existing == name);
         let file = if is_new { disk.create(&temporary_name(name), 0)? } else { disk.open(name)? };
-        Ok((Self { disk: Arc::new(Mutex::new(disk)), file }, is_new))
+        let progress = CommitProgress::default();
+        Ok((Self { disk: Arc::new(Mutex::new(disk)), file, progress }, is_new))
+    }
+
+    pub(super) fn progress(&self) -> CommitProgress {
+        self.progress.clone()
     }
 
     /// Durably renames a new file to its final name.
@@ -74,6 +100,8 @@ where
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.disk().write_at(&self.file, offset, data)
+        self.disk().write_at(&self.file, offset, data)?;
+        self.progress.advance();
+        Ok(())
     }
 }

@@ -120,7 +120,11 @@ impl ModelTest {
         assert_eq!(Query::decode(&query.encode()).as_ref(), Some(&query));
         let memory = self.memory.query(&query).unwrap();
         let redb = self.redb().query(&query).unwrap();
-        assert_eq!(memory, redb, "{query:?}");
+        // A store that was restarted does not have the hashes of earlier compactions.
+        let compacted = 1..=self.memory.compact_revision();
+        if !matches!(query, Query::HashKv(revision) if compacted.contains(&revision)) {
+            assert_eq!(memory, redb, "{query:?}");
+        }
         if let Some(expected) = self.reference.query(&query) {
             assert_eq!(memory, expected, "{query:?}");
         }
@@ -169,7 +173,7 @@ impl ModelTest {
                 self.watchers.remove(position);
                 self.counts.compacted_watches += 1;
             }
-            WatchPoll::Events { revision, events } => {
+            WatchPoll::Events { revision, events, .. } => {
                 self.expect_events(position, revision, &events)
             }
         }

@@ -67,8 +67,7 @@ impl ReferenceKv {
             Command::DeleteRange(deletion) => Ok(KvOutcome::DeleteRange(self.delete(deletion))),
             Command::Txn(txn) => {
                 let before = self.now();
-                self.check_txn(txn, &before, true)?;
-                self.check_txn(txn, &before, false)?;
+                self.check_txn(txn, &before)?;
                 self.txn(txn, &before).map(KvOutcome::Txn)
             }
             Command::Compact(compact) => {
@@ -122,6 +121,8 @@ impl ReferenceKv {
                 self.quota = *quota;
                 Ok(KvOutcome::Done)
             }
+            // Not generated: they do not touch keys.
+            Command::Auth(_) | Command::Issued(_) => Err(KvError::UnknownCommand),
         }
     }
 
@@ -232,30 +233,30 @@ impl ReferenceKv {
         outcome
     }
 
-    /// Checks the operations of the chosen branches: their puts, or their reads.
-    fn check_txn(&self, txn: &Txn, before: &KeyState, puts: bool) -> Result<()> {
+    /// Checks the operations of the chosen branches, in their order.
+    fn check_txn(&self, txn: &Txn, before: &KeyState) -> Result<()> {
         let succeeded = txn.compare.iter().all(|compare| holds(compare, before));
         for request in if succeeded { &txn.success } else { &txn.failure } {
             match request {
-                TxnOperation::Put(put) if puts => {
+                TxnOperation::Put(put) => {
+                    if put.lease != 0 && !self.leases.contains_key(&put.lease) {
+                        return Err(KvError::LeaseNotFound);
+                    }
                     let keeps = put.ignore_value || put.ignore_lease;
                     if keeps && !before.contains_key(&put.key) {
                         return Err(KvError::KeyNotFound);
                     }
-                    if put.lease != 0 && !self.leases.contains_key(&put.lease) {
-                        return Err(KvError::LeaseNotFound);
-                    }
                 }
                 // The revision that the transaction itself writes cannot be requested.
-                TxnOperation::Range(range) if !puts && range.revision > self.revision => {
+                TxnOperation::Range(range) if range.revision > self.revision => {
                     return Err(KvError::FutureRevision);
                 }
                 TxnOperation::Range(range)
-                    if !puts && range.revision != 0 && range.revision < self.compact_revision =>
+                    if range.revision != 0 && range.revision < self.compact_revision =>
                 {
                     return Err(KvError::Compacted);
                 }
-                TxnOperation::Txn(txn) => self.check_txn(txn, before, puts)?,
+                TxnOperation::Txn(txn) => self.check_txn(txn, before)?,
                 _ => {}
             }
         }

@@ -39,6 +39,7 @@ pub struct AuthStatusResponse {
     pub auth_revision: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct AuthenticateRequest {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
@@ -46,6 +47,7 @@ pub struct AuthenticateRequest {
     pub password: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct AuthenticateResponse {
     #[prost(message, optional, tag = "1")]
     pub header: ::core::option::Option<ResponseHeader>,
@@ -54,6 +56,7 @@ pub struct AuthenticateResponse {
     pub token: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct AuthUserAddRequest {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
@@ -102,6 +105,7 @@ pub struct AuthUserDeleteResponse {
     pub header: ::core::option::Option<ResponseHeader>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct AuthUserChangePasswordRequest {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,

@@ -703,6 +703,14 @@ pub struct MemberStatus {
     /// The cluster version that a program has to support to start from its disk.
     #[prost(uint32, tag = "24")]
     pub storage_version: u32,
+    /// Where it listens without TLS for other machines: the kind of the listener (client, peer or
+    /// metrics), a space, and its URL.
+    #[prost(string, repeated, tag = "25")]
+    pub plaintext_listeners: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Where it listens with TLS for other machines and verifies no client: it asks for no certificate,
+    /// and, on a port for clients, authentication is not enabled. Written like plaintext_listeners.
+    #[prost(string, repeated, tag = "26")]
+    pub unverified_listeners: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// Nested message and enum types in `MemberStatus`.
 pub mod member_status {
