@@ -7,15 +7,19 @@
 //! [`ServiceContext::admit`]: crate::ServiceContext
 //! [`ServiceContext::authorize`]: crate::ServiceContext
 
+use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use axum::http::Extensions;
+use axum::http::{Extensions, HeaderMap};
 use quorate_proto::etcdserverpb::request_op::Request as TxnOperation;
 use quorate_proto::etcdserverpb::{
     DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest, WatchCreateRequest,
 };
 use tonic::Request;
 use tonic::transport::server::TcpConnectInfo;
+
+use crate::client_certificate::ClientCertificate;
 
 /// What is known about the client that sends a request. It is read once per request (once per
 /// stream for streaming calls) from the connection.
@@ -24,23 +28,59 @@ use tonic::transport::server::TcpConnectInfo;
 pub struct ClientIdentity {
     /// The remote end of the connection. `None` for a call within the process.
     pub peer_address: Option<SocketAddr>,
+    pub(crate) credentials: ClientCredentials,
+}
+
+/// What a client proves its identity with. Tokens do not appear in logs.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct ClientCredentials {
+    token: Option<Arc<str>>,
+    common_name: Option<Arc<str>>,
+}
+
+impl ClientCredentials {
+    /// The token of a request; that of a user takes precedence over the certificate.
+    pub(crate) fn token(&self) -> Option<&str> {
+        self.token.as_deref()
+    }
+
+    /// The common name of a verified certificate.
+    pub(crate) fn common_name(&self) -> Option<&str> {
+        self.common_name.as_deref()
+    }
+
+    fn of(headers: &HeaderMap, extensions: &Extensions) -> Self {
+        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let token = header("token").or_else(|| header("authorization")).map(Into::into);
+        // A gateway connects with its own certificate, on behalf of others.
+        let is_gateway = headers.contains_key("grpcgateway-accept");
+        let certificate = extensions.get::<ClientCertificate>().filter(|_| !is_gateway);
+        let name = certificate.map(|certificate| certificate.common_name.as_str());
+        Self { token, common_name: name.filter(|name| !name.is_empty()).map(Into::into) }
+    }
+}
+
+impl fmt::Debug for ClientCredentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = f.debug_struct("ClientCredentials");
+        let token = self.token.as_ref().map(|_| "redacted");
+        text.field("token", &token).field("common_name", &self.common_name).finish()
+    }
 }
 
 impl ClientIdentity {
     /// The identity of the client that sent this gRPC request.
     pub(crate) fn of<T>(request: &Request<T>) -> Self {
-        Self::from_connection(request.remote_addr())
-    }
-
-    fn from_connection(peer_address: Option<SocketAddr>) -> Self {
-        Self { peer_address }
+        let credentials = ClientCredentials::of(request.metadata().as_ref(), request.extensions());
+        Self { peer_address: request.remote_addr(), credentials }
     }
 
     /// The same for an HTTP request outside of gRPC, in whose extensions the listener stores what
-    /// it knows about the connection.
+    /// it knows about the connection. Pages need no credentials.
     pub(crate) fn from_extensions(extensions: &Extensions) -> Self {
         let info = extensions.get::<TcpConnectInfo>();
-        Self::from_connection(info.and_then(TcpConnectInfo::remote_addr))
+        let peer_address = info.and_then(TcpConnectInfo::remote_addr);
+        Self { peer_address, credentials: ClientCredentials::default() }
     }
 }
 
@@ -87,6 +127,12 @@ pub enum ClientAction<'a> {
     Snapshot,
     MoveLeader,
     Downgrade,
+    /// Exchanges a user name and a password for a token.
+    Authenticate,
+    /// Reads users and roles, or whether authentication is enabled.
+    AuthRead,
+    /// Changes users or roles, or enables or disables authentication.
+    AuthChange,
     /// gRPC's health service, `/health`, `/livez` and `/readyz`.
     Health,
     /// `/metrics`.
@@ -162,7 +208,10 @@ impl<'a> ClientAction<'a> {
             | Self::AlarmChange
             | Self::Defragment
             | Self::Hash
-            | Self::MoveLeader => ServedBy::Voter,
+            | Self::MoveLeader
+            | Self::Authenticate
+            | Self::AuthRead
+            | Self::AuthChange => ServedBy::Voter,
             Self::MembershipStatus
             | Self::Downgrade
             | Self::Health
@@ -227,6 +276,8 @@ pub trait AccessPolicy: Send + Sync {
 pub enum AccessDenied {
     /// This client may not do this.
     PermissionDenied,
+    /// A web page of an origin that `--cors` does not name has sent the request.
+    OriginNotAllowed,
 }
 
 /// The policy of a server without authentication.

@@ -29,7 +29,7 @@ async fn poll(
         *history = RevisionHistory::default();
         return;
     }
-    let newest = context.store.read().revision();
+    let newest = context.store.read_when_free().await.revision();
     let due = match mode {
         AutoCompaction::Periodic(period) => history.due(now, newest, period),
         AutoCompaction::Revision(kept) => Some(newest - kept),
@@ -71,10 +71,10 @@ impl RevisionHistory {
 }
 
 async fn compact(context: &ServiceContext, revision: i64) {
-    if revision <= context.store.read().compact_revision().max(0) {
+    if revision <= context.store.read_when_free().await.compact_revision().max(0) {
         return;
     }
-    match context.run(&Command::Compact(Compact { revision })).await {
+    match context.run_as_member(Command::Compact(Compact { revision })).await {
         Ok(_) => tracing::info!(revision, "completed auto compaction"),
         Err(error) => {
             let (_, error) = error.code_and_text();
@@ -125,7 +125,7 @@ mod tests {
         for (time, writes) in polls {
             write(&context, *writes).await;
             poll(&context, mode, &mut history, began + *time).await;
-            compacted.push(context.store.read().compact_revision().max(0));
+            compacted.push(context.store.read_when_free().await.compact_revision().max(0));
         }
         context.node.stop_now().await;
         compacted

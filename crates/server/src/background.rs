@@ -1,5 +1,6 @@
 //! Background tasks of a server: publish its name and client URLs, set the quota, compact old
-//! revisions, and promote learners where that is configured.
+//! revisions, ask the leader for lost members, and where that is configured, promote learners and
+//! compare the data with the leader's.
 
 use std::time::Duration;
 
@@ -8,6 +9,8 @@ use quorate_kv::{Command, Quota};
 use crate::auto_compaction;
 use crate::config::ServerConfig;
 use crate::context::ServiceContext;
+use crate::corruption;
+use crate::lost_peers;
 use crate::member_change::{MemberChange, MemberUpdate};
 use crate::member_details::MemberDetails;
 use crate::url::Url;
@@ -36,7 +39,8 @@ async fn run_all(context: &ServiceContext, config: &ServerConfig) {
             promote_learners(context).await;
         }
     };
-    tokio::join!(publish, quota, compact, promote);
+    let compare = corruption::run(context, config.corruption_checks);
+    tokio::join!(publish, quota, compact, promote, compare, lost_peers::run(context));
 }
 
 /// Publishes the name and the client URLs of this member, once it is in the membership.
@@ -68,7 +72,7 @@ async fn set_quota(context: &ServiceContext, configured: u64) {
     let bytes = if configured == 0 { QUOTA_DEFAULT } else { configured };
     loop {
         wait_for_leadership(context).await;
-        if context.store.read().quota().bytes != bytes {
+        if context.store.read_when_free().await.quota().bytes != bytes {
             let quota = Quota { bytes, member: context.node.id().0 };
             // A failed attempt is repeated after the interval.
             let _ = context.run(&Command::SetQuota(quota)).await;

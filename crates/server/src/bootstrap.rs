@@ -218,7 +218,7 @@ async fn inquire(
     let mut inquiry = InquiryResult { residents: Vec::new(), failures: String::new() };
     let others = config.initial_members().into_iter().filter(|(name, _)| *name != config.name);
     for url in others.flat_map(|(_, urls)| urls) {
-        match transport.discover(&url.address(), timeout).await {
+        match transport.discover(&url.peer_address(), timeout).await {
             Ok(residents) => inquiry.residents.extend(residents),
             Err(error) => inquiry.failures.push_str(&format!(" {url}: {error};")),
         }

@@ -1,21 +1,31 @@
-//! Accepts client connections: limits their number, and closes one that does not send the start
-//! of a request in time. After that, HTTP's own limits apply.
+//! Accepts client connections, with TLS or without: limits their number, and closes one that does
+//! not send the start of a request in time. After that, HTTP's own limits apply.
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::FileTypeExt;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use axum::http::Extensions;
+use quorate::tcp::PeerStream;
+use quorate::tls::TlsAcceptor;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Sleep, sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::{Connected, TcpConnectInfo};
+
+use crate::client_certificate::ClientCertificate;
+use crate::server::ServerError;
+use crate::tls::Handshakes;
+use crate::url::Url;
 
 /// The limit of open connections. Further ones wait in the listener's backlog until another
 /// connection closes.
@@ -26,15 +36,116 @@ impl ConnectionLimit {
     pub(crate) fn new(count: usize) -> Self {
         Self(Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS))))
     }
+}
 
-    /// As many as the limit of open files allows, less those that peers and disk need. The soft
-    /// limit is raised to the hard limit first, since its default is low.
-    pub(crate) fn for_clients() -> Self {
+/// How the open files that the process may have are divided, so that what strangers open never
+/// takes those that peers and disk need.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileLimits {
+    files: usize,
+}
+
+impl FileLimits {
+    /// Raises the soft limit to the hard limit first, since its default is low.
+    pub(crate) fn of_process() -> Self {
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
         let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
         let files = if raised.is_ok() { maximum } else { current };
         let files = files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
-        Self::new(files.saturating_sub(FILES_RESERVED).max(CONNECTIONS_MIN))
+        Self { files }
+    }
+
+    /// Connections of clients: the rest.
+    pub(crate) fn clients(self) -> usize {
+        let others = self.handshakes() + self.unidentified_peers() + 2 * self.metrics();
+        self.files.saturating_sub(FILES_RESERVED + others).max(CONNECTIONS_MIN)
+    }
+
+    /// TLS handshakes with clients, beside the connections.
+    pub(crate) fn handshakes(self) -> usize {
+        (self.files / 8).clamp(CONNECTIONS_MIN, HANDSHAKES_MAX)
+    }
+
+    /// Connections to the peer port that have not said which member they are for.
+    pub(crate) fn unidentified_peers(self) -> usize {
+        (self.files / 16).clamp(16, UNIDENTIFIED_PEERS_MAX)
+    }
+
+    /// Connections to the ports for metrics; as many handshakes are beside them.
+    pub(crate) fn metrics(self) -> usize {
+        (self.files / 64).clamp(4, METRICS_CONNECTIONS_MAX)
+    }
+}
+
+/// A bound port for clients.
+pub(crate) struct ClientListener {
+    listener: ListenerSocket,
+    /// How connections are secured; none without TLS.
+    pub(crate) acceptor: Option<Arc<TlsAcceptor>>,
+}
+
+/// What a listener accepts connections on.
+enum ListenerSocket {
+    Tcp(TcpListener),
+    Unix { listener: UnixListener, _file: SocketFile },
+}
+
+/// The file of a socket, which is removed with its listener, as etcd does it.
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // It may have been removed already.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl ListenerSocket {
+    /// A socket in this file. One that a killed server left behind is replaced; a file that is no
+    /// socket is not.
+    fn bind_file(path: &str) -> io::Result<Self> {
+        let is_socket = |metadata: std::fs::Metadata| metadata.file_type().is_socket();
+        if std::fs::symlink_metadata(path).is_ok_and(is_socket) {
+            std::fs::remove_file(path)?;
+        }
+        let listener = UnixListener::bind(path)?;
+        Ok(Self::Unix { listener, _file: SocketFile(path.into()) })
+    }
+
+    async fn accept(&self) -> io::Result<AcceptedSocket> {
+        match self {
+            Self::Tcp(listener) => listener.accept().await.map(|(tcp, _)| AcceptedSocket::Tcp(tcp)),
+            Self::Unix { listener, .. } => {
+                listener.accept().await.map(|(unix, _)| AcceptedSocket::Unix(unix))
+            }
+        }
+    }
+}
+
+/// A connection before TLS.
+enum AcceptedSocket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl AcceptedSocket {
+    /// The address to limit handshakes by. All clients of a socket in a file are on this machine.
+    fn address(&self) -> IpAddr {
+        let unknown = Ipv4Addr::UNSPECIFIED.into();
+        match self {
+            Self::Tcp(stream) => stream.peer_addr().map_or(unknown, |a| canonical(a.ip())),
+            Self::Unix(_) => Ipv4Addr::LOCALHOST.into(),
+        }
+    }
+
+    fn connect_info(&self) -> ClientConnectInfo {
+        match self {
+            Self::Tcp(stream) => ClientConnectInfo::new(stream, None),
+            Self::Unix(_) => {
+                let addresses = TcpConnectInfo { local_addr: None, remote_addr: None };
+                ClientConnectInfo { addresses, certificate: None, is_secured: false }
+            }
+        }
     }
 }
 
@@ -48,26 +159,69 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
+/// Binds all of these; those with `https` use the acceptor.
+pub(crate) async fn bind_all(
+    urls: &[Url],
+    acceptor: Option<&Arc<TlsAcceptor>>,
+) -> Result<Vec<ClientListener>, ServerError> {
+    let mut bound = Vec::new();
+    for url in urls {
+        let failed = |error| ServerError::Bind { url: url.to_string(), error };
+        let listener = match url.socket_path() {
+            Some(path) => ListenerSocket::bind_file(path).map_err(failed)?,
+            None => {
+                let address = url.resolve().await.map_err(failed)?;
+                ListenerSocket::Tcp(listen(address).map_err(failed)?)
+            }
+        };
+        let acceptor = acceptor.filter(|_| url.is_tls()).cloned();
+        bound.push(ClientListener { listener, acceptor });
+    }
+    Ok(bound)
+}
+
+/// The addresses of those that have one.
+pub(crate) fn addresses(listeners: &[ClientListener]) -> Result<Vec<SocketAddr>, ServerError> {
+    let tcp = listeners.iter().filter_map(|one| match &one.listener {
+        ListenerSocket::Tcp(listener) => Some(listener),
+        ListenerSocket::Unix { .. } => None,
+    });
+    tcp.map(|listener| listener.local_addr().map_err(ServerError::System)).collect()
+}
+
 /// The connections accepted by this listener, until the stream is dropped.
 pub(crate) fn accept_connections(
-    listener: TcpListener,
+    listener: ClientListener,
     limit: ConnectionLimit,
+    handshakes: &Handshakes,
 ) -> ReceiverStream<io::Result<ClientConnection>> {
     let (sender, receiver) = mpsc::channel(1);
-    tokio::spawn(accept_all(listener, limit, sender));
+    let ClientListener { listener, acceptor } = listener;
+    match acceptor {
+        None => tokio::spawn(accept_all(listener, limit, sender)),
+        Some(acceptor) => {
+            let secured = SecuredListener { acceptor, limit, handshakes: handshakes.clone() };
+            tokio::spawn(secured.accept_all(listener, sender))
+        }
+    };
     ReceiverStream::new(receiver)
 }
 
 async fn accept_all(
-    listener: TcpListener,
+    listener: ListenerSocket,
     limit: ConnectionLimit,
     connections: mpsc::Sender<io::Result<ClientConnection>>,
 ) {
     loop {
         let next = async {
             let permit = Arc::clone(&limit.0).acquire_owned().await.map_err(io::Error::other)?;
-            let (stream, _) = listener.accept().await?;
-            Ok::<_, io::Error>(ClientConnection::new(stream, permit))
+            let socket = listener.accept().await?;
+            let info = socket.connect_info();
+            let stream = match socket {
+                AcceptedSocket::Tcp(stream) => ClientStream::Plain(stream),
+                AcceptedSocket::Unix(stream) => ClientStream::Unix(stream),
+            };
+            Ok::<_, io::Error>(ClientConnection::new(stream, info, permit))
         };
         let next = tokio::select! {
             () = connections.closed() => return,
@@ -88,9 +242,122 @@ async fn accept_all(
     }
 }
 
+/// A listener with TLS. A connection counts as one only after its handshake.
+struct SecuredListener {
+    acceptor: Arc<TlsAcceptor>,
+    limit: ConnectionLimit,
+    handshakes: Handshakes,
+}
+
+impl SecuredListener {
+    async fn accept_all(
+        self,
+        listener: ListenerSocket,
+        connections: mpsc::Sender<io::Result<ClientConnection>>,
+    ) {
+        loop {
+            let next = tokio::select! {
+                () = connections.closed() => return,
+                next = listener.accept() => next,
+            };
+            match next {
+                Ok(socket) => self.begin_handshake(socket, connections.clone()),
+                Err(error) => {
+                    tracing::warn!(%error, "a connection was not accepted");
+                    sleep(ACCEPT_RETRY_INTERVAL).await;
+                }
+            }
+        }
+    }
+
+    fn begin_handshake(
+        &self,
+        socket: AcceptedSocket,
+        connections: mpsc::Sender<io::Result<ClientConnection>>,
+    ) {
+        let (acceptor, limit) = (Arc::clone(&self.acceptor), Arc::clone(&self.limit.0));
+        self.handshakes.spawn(socket.address(), async move {
+            let mut info = socket.connect_info();
+            let accepted = match socket {
+                AcceptedSocket::Tcp(stream) => acceptor.accept(stream).await.ok()?,
+                AcceptedSocket::Unix(stream) => acceptor.accept_local(stream).await.ok()?,
+            };
+            info.is_secured = true;
+            let name = accepted.certificate.and_then(|certificate| certificate.common_name());
+            info.certificate = name.map(|common_name| ClientCertificate { common_name });
+            let permit = limit.acquire_owned().await.ok()?;
+            let stream = ClientStream::Secured(accepted.stream);
+            let connection = ClientConnection::new(stream, info, permit);
+            Some(async move {
+                let _ = connections.send(Ok(connection)).await;
+            })
+        });
+    }
+}
+
+/// One client has one address, whether or not the listener is one for IPv6.
+fn canonical(address: IpAddr) -> IpAddr {
+    address.to_canonical()
+}
+
+/// What is known about a connection. tonic puts it into the extensions of every request.
+#[derive(Clone, Debug)]
+pub(crate) struct ClientConnectInfo {
+    addresses: TcpConnectInfo,
+    certificate: Option<ClientCertificate>,
+    is_secured: bool,
+}
+
+impl ClientConnectInfo {
+    fn new(stream: &TcpStream, certificate: Option<ClientCertificate>) -> Self {
+        // Responses are small and clients wait for them, so they are sent at once. This fails
+        // only on a closed connection, which the next read reports.
+        let _ = stream.set_nodelay(true);
+        Self { addresses: stream.connect_info(), certificate, is_secured: false }
+    }
+
+    /// Whether the connection uses TLS.
+    pub(crate) fn is_secured(&self) -> bool {
+        self.is_secured
+    }
+
+    /// Whether the client has a verified certificate with a name.
+    pub(crate) fn has_common_name(&self) -> bool {
+        self.certificate.as_ref().is_some_and(|certificate| !certificate.common_name.is_empty())
+    }
+
+    /// Replaces it in the extensions of a request with the types that services look for.
+    pub(crate) fn unpack(extensions: &mut Extensions) {
+        if let Some(info) = extensions.remove::<Self>() {
+            extensions.insert(info.addresses);
+            info.certificate.into_iter().for_each(|certificate| {
+                extensions.insert(certificate);
+            });
+        }
+    }
+}
+
+/// The bytes of a connection.
+enum ClientStream {
+    Plain(TcpStream),
+    Unix(UnixStream),
+    Secured(Box<dyn PeerStream>),
+}
+
+impl ClientStream {
+    fn as_pin(&mut self) -> Pin<&mut dyn PeerStream> {
+        match self {
+            Self::Plain(stream) => Pin::new(stream),
+            Self::Unix(stream) => Pin::new(stream),
+            Self::Secured(stream) => Pin::new(&mut **stream),
+        }
+    }
+}
+
 /// A client's connection.
 pub(crate) struct ClientConnection {
-    stream: TcpStream,
+    stream: ClientStream,
+    info: ClientConnectInfo,
     preface: Option<PrefaceDeadline>,
     _permit: OwnedSemaphorePermit,
 }
@@ -102,13 +369,10 @@ struct PrefaceDeadline {
 }
 
 impl ClientConnection {
-    fn new(stream: TcpStream, permit: OwnedSemaphorePermit) -> Self {
-        // Responses are small and clients wait for them, so they are sent at once. This fails
-        // only on a closed connection, which the next read reports.
-        let _ = stream.set_nodelay(true);
+    fn new(stream: ClientStream, info: ClientConnectInfo, permit: OwnedSemaphorePermit) -> Self {
         let deadline = Box::pin(sleep(PREFACE_TIMEOUT));
         let preface = PrefaceDeadline { bytes: 0, deadline };
-        Self { stream, preface: Some(preface), _permit: permit }
+        Self { stream, info, preface: Some(preface), _permit: permit }
     }
 }
 
@@ -120,7 +384,7 @@ impl AsyncRead for ClientConnection {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let Self { stream, preface, .. } = &mut *self;
-        let read = Pin::new(stream).poll_read(context, buffer);
+        let read = stream.as_pin().poll_read(context, buffer);
         let Some(received) = preface else { return read };
         if read.is_pending() {
             ready!(received.deadline.as_mut().poll(context));
@@ -143,7 +407,7 @@ impl AsyncWrite for ClientConnection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        self.stream.as_pin().poll_write(context, bytes)
     }
 
     fn poll_write_vectored(
@@ -151,27 +415,31 @@ impl AsyncWrite for ClientConnection {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        self.stream.as_pin().poll_write_vectored(context, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        match &self.stream {
+            ClientStream::Plain(stream) => stream.is_write_vectored(),
+            ClientStream::Unix(stream) => stream.is_write_vectored(),
+            ClientStream::Secured(stream) => stream.is_write_vectored(),
+        }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        self.stream.as_pin().poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        self.stream.as_pin().poll_shutdown(context)
     }
 }
 
 impl Connected for ClientConnection {
-    type ConnectInfo = TcpConnectInfo;
+    type ConnectInfo = ClientConnectInfo;
 
-    fn connect_info(&self) -> TcpConnectInfo {
-        self.stream.connect_info()
+    fn connect_info(&self) -> ClientConnectInfo {
+        self.info.clone()
     }
 }
 
@@ -182,6 +450,9 @@ const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// File descriptors that etcd keeps for its own use.
 const FILES_RESERVED: usize = 150;
 const CONNECTIONS_MIN: usize = 32;
+const HANDSHAKES_MAX: usize = 1_024;
+const UNIDENTIFIED_PEERS_MAX: usize = 256;
+const METRICS_CONNECTIONS_MAX: usize = 64;
 /// Connections that wait until they are accepted.
 const BACKLOG: u32 = 4_096;
 
@@ -190,6 +461,20 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
+
+    /// What all the listeners may open together leaves the files that the server needs.
+    #[test]
+    fn the_limits_of_all_listeners_leave_files_for_the_server() {
+        for files in [256, 300, 1_024, 4_096, 65_536, 1 << 20] {
+            let limits = FileLimits { files };
+            let opened = limits.clients()
+                + limits.handshakes()
+                + limits.unidentified_peers()
+                + 2 * limits.metrics();
+            assert!(opened + FILES_RESERVED <= files, "{limits:?} {opened}");
+            assert!(limits.clients() >= CONNECTIONS_MIN);
+        }
+    }
 
     /// Nobody accepts them. Beyond the backlog a connection attempt gets no answer.
     #[tokio::test]

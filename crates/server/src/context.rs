@@ -1,22 +1,31 @@
 //! What every service holds: the member, its data, its limits, and the checks that each
 //! request passes first.
 
+use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use quorate::{CommandBuffer, Node};
-use quorate_kv::{AnyTable, Command, KvCommandReply, KvError, Query, SharedKv, check};
+use quorate_kv::{
+    AnyTable, Command, CommandIssuer, CommandObserver, KvCommandReply, KvError, Query, SharedKv,
+    check,
+};
 use quorate_proto::etcdserverpb::ResponseHeader;
 use tokio::sync::watch;
 use tonic::Request;
 use tonic::metadata::MetadataMap;
 
 use crate::access::{AccessPolicy, AllowAll, ClientAction, ClientIdentity, ServedBy};
-use crate::metrics::ServiceCounters;
+use crate::auth::audit::{self, AuditLog};
+use crate::auth::{Auth, TokenProvider};
+use crate::etcd_release::EtcdRelease;
+use crate::metrics::{CommandMetrics, ServiceCounters};
 use crate::response_budget::ResponseBudget;
 use crate::service::kv::ReadTurns;
-use crate::service::lease::Lessor;
+use crate::service::lease::LessorHandle;
 use crate::status::ServiceError;
+use crate::url::Url;
 
 /// The data of this member, shared with the node that applies commands to it.
 pub type SharedStore = SharedKv<AnyTable>;
@@ -28,10 +37,19 @@ pub struct ServiceContext {
     pub(crate) store: SharedStore,
     pub(crate) cluster_id: u64,
     pub(crate) limits: Arc<ServiceLimits>,
-    pub(crate) lessor: Arc<Lessor>,
+    pub(crate) lessor: Arc<LessorHandle>,
     pub(crate) counters: Arc<ServiceCounters>,
+    pub(crate) commands: Arc<CommandMetrics>,
     pub(crate) reads: Arc<ReadTurns>,
     pub(crate) responses: Arc<ResponseBudget>,
+    /// Where this member listens without TLS for other machines: the kind and the URL.
+    pub(crate) plaintext_listeners: Arc<[(&'static str, Url)]>,
+    /// Listeners with TLS that ask for no certificate and that other machines can reach.
+    without_certificates: Arc<[(&'static str, Url)]>,
+    pub(crate) auth: Arc<Auth>,
+    pub(crate) audit_log: Option<Arc<AuditLog>>,
+    /// Whether this member has applied everything that was committed when it started.
+    caught_up: Arc<AtomicBool>,
     policy: Arc<dyn AccessPolicy>,
     stage: Arc<watch::Sender<ServingStage>>,
 }
@@ -46,9 +64,11 @@ enum ServingStage {
     Closing,
 }
 
-/// Limits of requests, and intervals. The defaults are etcd's.
+/// Limits of requests, intervals, and the reported version. The defaults are etcd's.
 #[derive(Clone, Debug)]
 pub struct ServiceLimits {
+    /// The release of etcd that is reported as the version of this server.
+    pub etcd_release: EtcdRelease,
     /// The size of the largest command.
     pub request_bytes_max: usize,
     /// Requests in one branch of a transaction.
@@ -71,6 +91,7 @@ pub struct ServiceLimits {
 impl Default for ServiceLimits {
     fn default() -> Self {
         Self {
+            etcd_release: EtcdRelease::default(),
             request_bytes_max: 3 << 19,
             txn_requests_max: check::TXN_REQUESTS_MAX,
             learner_reads: false,
@@ -86,18 +107,44 @@ impl Default for ServiceLimits {
 impl ServiceContext {
     /// A context that allows every request.
     pub fn new(node: Node, store: SharedStore, cluster_id: u64, limits: ServiceLimits) -> Self {
+        let commands = Arc::new(CommandMetrics::default());
+        store.observe(Arc::clone(&commands) as Arc<dyn CommandObserver>);
         Self {
             node,
             store,
             cluster_id,
+            commands,
             reads: Arc::default(),
             responses: Arc::new(ResponseBudget::new(limits.response_memory_max)),
+            lessor: Arc::new(LessorHandle::new(&limits)),
             limits: Arc::new(limits),
-            lessor: Arc::default(),
             counters: Arc::default(),
+            plaintext_listeners: Arc::default(),
+            without_certificates: Arc::default(),
+            auth: Arc::default(),
+            audit_log: None,
+            caught_up: Arc::default(),
             policy: Arc::new(AllowAll),
             stage: Arc::new(watch::Sender::new(ServingStage::Serving)),
         }
+    }
+
+    /// The same context with these listeners in its status: those without TLS, and those that ask
+    /// for no certificate.
+    pub(crate) fn with_open_listeners(
+        self,
+        plaintext: Vec<(&'static str, Url)>,
+        without_certificates: Vec<(&'static str, Url)>,
+    ) -> Self {
+        let (plaintext, without) = (plaintext.into(), without_certificates.into());
+        Self { plaintext_listeners: plaintext, without_certificates: without, ..self }
+    }
+
+    /// The listeners with TLS that verify nobody: neither certificates nor, with authentication,
+    /// users.
+    pub(crate) fn unverified_listeners(&self) -> impl Iterator<Item = &(&'static str, Url)> {
+        let has_users = self.store.auth_version().enabled;
+        self.without_certificates.iter().filter(move |(kind, _)| *kind != "client" || !has_users)
     }
 
     /// The same context with another policy. Services made from it afterwards use it.
@@ -106,8 +153,15 @@ impl ServiceContext {
         Self { policy, ..self }
     }
 
+    /// The same context with these tokens and passwords, and this audit log.
+    #[must_use]
+    pub(crate) fn with_auth(self, auth: Auth, audit_log: Option<Arc<AuditLog>>) -> Self {
+        Self { auth: Arc::new(auth), audit_log, ..self }
+    }
+
     /// The header of a reply at this revision.
     pub(crate) fn header(&self, revision: i64) -> ResponseHeader {
+        audit::note(|entry| entry.revision = Some(revision).filter(|revision| *revision > 0));
         ResponseHeader {
             cluster_id: self.cluster_id,
             member_id: self.node.id().0,
@@ -118,11 +172,39 @@ impl ServiceContext {
 
     /// The check that every service method calls first: may this member serve the request
     /// now, and may this client make it? In etcd's order.
-    pub(crate) fn admit<T>(
+    ///
+    /// The returned future does not borrow the request: requests of streams cannot be shared
+    /// between threads.
+    pub(crate) fn admit<'s, T>(
+        &'s self,
+        request: &Request<T>,
+        action: &ClientAction<'_>,
+    ) -> impl Future<Output = Result<ClientIdentity, ServiceError>> + Send + use<'s, T> {
+        let client = self.admit_by_policy(request, action);
+        let right = action.required_right();
+        // Nothing checks these again when they are carried out, and this member may not know the
+        // newest users and roles.
+        let needs_newest_rights = matches!(
+            action,
+            ClientAction::MemberChange | ClientAction::MoveLeader | ClientAction::Downgrade
+        );
+        async move {
+            let client = client?;
+            if needs_newest_rights {
+                self.catch_up().await?;
+            }
+            self.check_right(&client, right).await?;
+            Ok(client)
+        }
+    }
+
+    fn admit_by_policy<T>(
         &self,
         request: &Request<T>,
         action: &ClientAction<'_>,
     ) -> Result<ClientIdentity, ServiceError> {
+        let client = ClientIdentity::of(request);
+        audit::note_action(&client, action);
         let served_by = action.served_by();
         let served_by_learners = match served_by {
             ServedBy::Always | ServedBy::Member => true,
@@ -136,13 +218,12 @@ impl ServiceContext {
         if needs_leader && self.node.leader().is_none() {
             return Err(ServiceError::NoLeader);
         }
-        let client = ClientIdentity::of(request);
         self.authorize(&client, action)?;
         Ok(client)
     }
 
-    /// Whether this client may do this. `admit` calls it for each call; a stream calls it again
-    /// for each request on it that names keys.
+    /// Whether the policy of the server lets this client do this. `admit` calls it for each call;
+    /// a stream calls it again for each request on it that names keys.
     pub(crate) fn authorize(
         &self,
         client: &ClientIdentity,
@@ -163,6 +244,14 @@ impl ServiceContext {
             return Err(ServiceError::Kv(KvError::RequestTooLarge));
         }
         decode(&self.node.propose(command).await?)
+    }
+
+    /// Runs a command on behalf of this member itself, which needs no rights.
+    pub(crate) async fn run_as_member(
+        &self,
+        command: Command,
+    ) -> Result<KvCommandReply, ServiceError> {
+        self.run(&command.issued_by(CommandIssuer::Member)).await
     }
 
     /// Runs a command that only the leader of this term may decide on. It is refused if this
@@ -188,20 +277,34 @@ impl ServiceContext {
     }
 
     /// Queries the store as it is, which may be stale.
-    pub(crate) fn look_up(&self, question: &Query) -> Result<KvCommandReply, ServiceError> {
-        accepted(self.store.read().query(question)?)
+    pub(crate) async fn look_up(&self, question: &Query) -> Result<KvCommandReply, ServiceError> {
+        accepted(self.store.read_when_free().await.query(question)?)
     }
 
     /// A barrier for reads: after this the store shows everything that completed before the
     /// call.
     pub(crate) async fn catch_up(&self) -> Result<(), ServiceError> {
         match self.node.barrier().await {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                if !self.caught_up.load(Ordering::Relaxed) {
+                    // Tokens of the replayed log may have expired long ago.
+                    if let TokenProvider::Simple(tokens) = &self.auth.tokens {
+                        tokens.learn(&self.store, false);
+                    }
+                    self.caught_up.store(true, Ordering::Relaxed);
+                }
+                Ok(())
+            }
             Err(error) => {
                 ServiceCounters::increment(&self.counters.reads_not_confirmed);
                 Err(error.into())
             }
         }
+    }
+
+    /// Whether this member has applied everything that was committed when it started.
+    pub(crate) fn has_caught_up(&self) -> bool {
+        self.caught_up.load(Ordering::Relaxed)
     }
 
     /// From now on health checks say that this server is leaving. It serves as before.

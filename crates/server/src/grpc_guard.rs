@@ -1,11 +1,15 @@
 //! What every call passes first: requests for gRPC services that are not gRPC are rejected,
 //! malformed and passed timeouts are answered, requests must arrive in time, and gRPC's own
 //! limit errors are worded as etcd words them.
+//!
+//! A service is called when the first bytes of the request's message are there. Until then a call
+//! costs little more than its headers: the futures of the services take kilobytes each.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, Request, Response, StatusCode, header};
 use pin_project_lite::pin_project;
 use tonic::Status;
@@ -13,6 +17,7 @@ use tonic::body::Body;
 use tonic::codegen::Service;
 
 use crate::access::ClientIdentity;
+use crate::connections::ClientConnectInfo;
 use crate::grpc_timeout::CallTimeout;
 use crate::request_body::{AwaitedBody, AwaitedRequests};
 use crate::status::{ServiceError, message_too_large};
@@ -34,17 +39,18 @@ impl<S> GrpcGuard<S> {
 
 impl<S> Service<Request<Body>> for GrpcGuard<S>
 where
-    S: Service<Request<Body>, Response = Response<Body>>,
+    S: Service<Request<Body>, Response = Response<Body>> + Clone,
 {
     type Response = Response<Body>;
     type Error = S::Error;
-    type Future = GuardFuture<S::Future>;
+    type Future = GuardFuture<S, S::Future>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        ClientConnectInfo::unpack(request.extensions_mut());
         if !is_service_path(request.uri().path()) {
             return GuardFuture::Passed { response: self.inner.call(request) };
         }
@@ -55,12 +61,19 @@ where
             return GuardFuture::Rejected { response: Some(response) };
         }
         let client = ClientIdentity::from_extensions(request.extensions());
-        let has_deadline = !REQUEST_STREAMS.contains(&request.uri().path());
-        let awaited = self.awaited.clone();
-        let request = request.map(|body| {
-            Body::new(AwaitedBody::new(body, awaited, client.peer_address, has_deadline))
-        });
-        GuardFuture::Passed { response: self.inner.call(request) }
+        let is_stream = REQUEST_STREAMS.contains(&request.uri().path());
+        let (parts, body) = request.into_parts();
+        let mut body =
+            AwaitedBody::new(body, self.awaited.clone(), client.peer_address, !is_stream);
+        // The services of streams answer before the first message.
+        if is_stream || body.has_arrived() {
+            let request = Request::from_parts(parts, Body::new(body));
+            return GuardFuture::Passed { response: self.inner.call(request) };
+        }
+        // The one that was polled for readiness is the one to call.
+        let clone = self.inner.clone();
+        let service = std::mem::replace(&mut self.inner, clone);
+        GuardFuture::Awaited { call: Some(Box::new(AwaitedCall { service, parts, body })) }
     }
 }
 
@@ -88,7 +101,7 @@ fn is_service_path(path: &str) -> bool {
     path.trim_start_matches('/').split('/').next().is_some_and(|service| service.contains('.'))
 }
 
-fn is_grpc(headers: &HeaderMap) -> bool {
+pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE);
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
@@ -101,30 +114,136 @@ fn unsupported_type(headers: &HeaderMap) -> Response<Body> {
     response
 }
 
+/// A call whose message has not arrived.
+pub(crate) struct AwaitedCall<S> {
+    service: S,
+    parts: Parts,
+    body: AwaitedBody,
+}
+
 pin_project! {
     #[project = GuardFutureState]
-    pub(crate) enum GuardFuture<F> {
+    pub(crate) enum GuardFuture<S, F> {
+        Awaited { call: Option<Box<AwaitedCall<S>>> },
         Passed { #[pin] response: F },
         Rejected { response: Option<Response<Body>> },
     }
 }
 
-impl<F, E> Future for GuardFuture<F>
+impl<S> Future for GuardFuture<S, S::Future>
 where
-    F: Future<Output = Result<Response<Body>, E>>,
+    S: Service<Request<Body>, Response = Response<Body>>,
 {
-    type Output = F::Output;
+    type Output = Result<Response<Body>, S::Error>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project() {
-            GuardFutureState::Passed { response } => {
-                let response = ready!(response.poll(context))?;
-                let too_large = message_too_large(response.headers());
-                Poll::Ready(Ok(too_large.map_or(response, |status| status.into_http())))
-            }
-            GuardFutureState::Rejected { response } => {
-                Poll::Ready(Ok(response.take().unwrap_or_default()))
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        loop {
+            match self.as_mut().project() {
+                GuardFutureState::Awaited { call } => {
+                    if let Some(call) = call
+                        && let Err(status) = ready!(call.body.poll_arrived(context))
+                    {
+                        return Poll::Ready(Ok(status.into_http()));
+                    }
+                    let passed = call.take().map(|call| {
+                        let AwaitedCall { mut service, parts, body } = *call;
+                        service.call(Request::from_parts(parts, Body::new(body)))
+                    });
+                    self.set(match passed {
+                        Some(response) => Self::Passed { response },
+                        None => Self::Rejected { response: None },
+                    });
+                }
+                GuardFutureState::Passed { response } => {
+                    let response = ready!(response.poll(context))?;
+                    let too_large = message_too_large(response.headers());
+                    return Poll::Ready(
+                        Ok(too_large.map_or(response, |status| status.into_http())),
+                    );
+                }
+                GuardFutureState::Rejected { response } => {
+                    return Poll::Ready(Ok(response.take().unwrap_or_default()));
+                }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::future::{Ready, poll_fn, ready};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use bytes::Bytes;
+    use http_body::Frame;
+    use tokio::sync::mpsc;
+    use tokio_stream::StreamExt;
+    use tokio_stream::wrappers::ReceiverStream;
+
+    use super::*;
+
+    /// Answers at once, and counts its calls.
+    #[derive(Clone, Default)]
+    struct CountingService(Arc<AtomicUsize>);
+
+    impl Service<Request<Body>> for CountingService {
+        type Response = Response<Body>;
+        type Error = Infallible;
+        type Future = Ready<Result<Response<Body>, Infallible>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, _: Request<Body>) -> Self::Future {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            ready(Ok(Response::default()))
+        }
+    }
+
+    fn request(path: &str) -> (mpsc::Sender<Bytes>, Request<Body>) {
+        let (sender, receiver) = mpsc::channel(1);
+        let frames = ReceiverStream::new(receiver).map(|part| Ok::<_, Status>(Frame::data(part)));
+        let body = Body::new(http_body_util::StreamBody::new(frames));
+        let request = Request::post(path).header(header::CONTENT_TYPE, "application/grpc");
+        (sender, request.body(body).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_service_is_called_when_the_first_bytes_of_the_message_are_there() {
+        let service = CountingService::default();
+        let mut guard = GrpcGuard::new(service.clone());
+        let calls = || service.0.load(Ordering::Relaxed);
+        let (sender, without_message) = request("/etcdserverpb.KV/Range");
+        let mut response = std::pin::pin!(guard.call(without_message));
+        let polled = poll_fn(|context| Poll::Ready(response.as_mut().poll(context))).await;
+        assert!(polled.is_pending());
+        assert_eq!(calls(), 0);
+        sender.send(Bytes::from_static(&[0])).await.unwrap();
+        assert_eq!(response.await.unwrap().status(), StatusCode::OK);
+        assert_eq!(calls(), 1);
+        // They have arrived with the headers.
+        let (sender, with_message) = request("/etcdserverpb.KV/Range");
+        sender.send(Bytes::from_static(&[0])).await.unwrap();
+        let response = guard.call(with_message);
+        assert_eq!(calls(), 2);
+        response.await.unwrap();
+        // The service of a stream answers before the first message.
+        let (_sender, stream) = request("/etcdserverpb.Watch/Watch");
+        guard.call(stream).await.unwrap();
+        assert_eq!(calls(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_whose_message_does_not_arrive_ends_without_its_service() {
+        let service = CountingService::default();
+        let mut guard = GrpcGuard::new(service.clone());
+        let (_sender, silent) = request("/etcdserverpb.KV/Range");
+        let response = guard.call(silent).await.unwrap();
+        let status = Status::from_header_map(response.headers()).unwrap();
+        assert_eq!(status.code(), tonic::Code::DeadlineExceeded);
+        assert_eq!(service.0.load(Ordering::Relaxed), 0);
     }
 }

@@ -2,6 +2,7 @@
 //! a call whose time is over is not started.
 
 use std::fmt;
+use std::time::Duration;
 
 use axum::http::HeaderMap;
 
@@ -60,6 +61,24 @@ impl CallTimeout {
             Err(_) => malformed(NOT_A_NUMBER),
         }
     }
+}
+
+/// The timeout of a call. `None` if it is not given or malformed.
+pub(crate) fn timeout_of(headers: &HeaderMap) -> Option<Duration> {
+    if matches!(CallTimeout::of(headers), CallTimeout::Malformed(_)) {
+        return None;
+    }
+    let value = headers.get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = value.split_at_checked(value.len().checked_sub(1)?)?;
+    let number: u64 = digits.parse().ok()?;
+    Some(match unit {
+        "H" => Duration::from_secs(number * 3_600),
+        "M" => Duration::from_secs(number * 60),
+        "S" => Duration::from_secs(number),
+        "m" => Duration::from_millis(number),
+        "u" => Duration::from_micros(number),
+        _ => Duration::from_nanos(number),
+    })
 }
 
 #[cfg(test)]

@@ -7,13 +7,14 @@ use axum::Router;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{Extensions, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get};
+use axum::routing::get;
 use quorate_kv::AlarmKind;
 use serde_json::json;
 use tonic::Status;
 
 use crate::access::{ClientAction, ClientIdentity};
 use crate::context::ServiceContext;
+use crate::debug_vars::debug_vars;
 use crate::metrics::{ServerMetrics, ServiceCounters, page};
 use crate::status::ServiceError;
 
@@ -26,7 +27,11 @@ pub(crate) struct HttpState {
 
 impl HttpState {
     /// The response to a client that may not see this page. Every page calls this first.
-    fn denied(&self, extensions: &Extensions, action: &ClientAction<'_>) -> Option<Response> {
+    pub(crate) fn denied(
+        &self,
+        extensions: &Extensions,
+        action: &ClientAction<'_>,
+    ) -> Option<Response> {
         let client = ClientIdentity::from_extensions(extensions);
         let error = self.context.authorize(&client, action).err()?;
         Some((StatusCode::FORBIDDEN, error.code_and_text().1).into_response())
@@ -52,11 +57,8 @@ pub(crate) fn metrics_router(state: HttpState) -> Router {
 /// Everything on the client port that is not one of our gRPC services.
 pub(crate) fn client_router(state: HttpState) -> Router {
     metrics_router(state.clone())
-        .merge(Router::new().route("/version", get(version)).with_state(state))
-        .route("/etcdserverpb.Auth/{call}", any(no_auth))
-        .route("/v3lockpb.Lock/{call}", any(no_lock))
-        .route("/v3electionpb.Election/{call}", any(no_election))
-        .route("/v3/{*path}", any(no_gateway))
+        .merge(Router::new().route("/version", get(version)).with_state(state.clone()))
+        .merge(Router::new().route("/debug/vars", get(debug_vars)).with_state(state))
         .fallback(not_found)
 }
 
@@ -79,8 +81,12 @@ async fn health(
         ServiceCounters::increment(&counters.unhealthy);
         StatusCode::SERVICE_UNAVAILABLE
     };
-    let body = json!({ "health": reason.is_empty().to_string(), "reason": reason });
-    (code, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
+    let mut body = json!({ "health": reason.is_empty().to_string(), "reason": reason }).to_string();
+    if !reason.is_empty() {
+        // As etcd's.
+        body.push('\n');
+    }
+    (code, [(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
 /// Why clients should not use this member; empty if it is healthy.
@@ -92,7 +98,7 @@ async fn unhealthy_reason(
     if context.is_leaving() {
         return "SERVER STOPPING".into();
     }
-    let alarms = context.store.read().alarms();
+    let alarms = context.store.read_when_free().await.alarms();
     let names = alarms.iter().map(|alarm| match alarm.kind {
         AlarmKind::NoSpace => "NOSPACE",
         AlarmKind::Corrupt => "CORRUPT",
@@ -120,8 +126,8 @@ async fn livez(
     if let Some(denied) = state.denied(&extensions, &ClientAction::Health) {
         return denied;
     }
-    let _readable = state.context.store.read().revision();
-    check_response(&only, &query, &[("serializable_read", true)])
+    let _readable = state.context.store.read_when_free().await.revision();
+    check_response(&only, &query, &[("serializable_read", Ok(()))])
 }
 
 /// Clients may be sent to this member.
@@ -135,17 +141,21 @@ async fn readyz(
         return denied;
     }
     let context = &state.context;
-    let alarms = context.store.read().alarms();
-    let intact = alarms.iter().all(|alarm| alarm.kind != AlarmKind::Corrupt);
-    let read = !is_selected(&only, &query, "linearizable_read") || context.catch_up().await.is_ok();
+    let alarms = context.store.read_when_free().await.alarms();
+    let corrupt = alarms.iter().any(|alarm| alarm.kind == AlarmKind::Corrupt);
+    let read = match is_selected(&only, &query, "linearizable_read") {
+        true => context.catch_up().await.map_err(|error| error.code_and_text().1),
+        false => Ok(()),
+    };
+    let failed_if = |fails, reason: &str| if fails { Err(reason.to_owned()) } else { Ok(()) };
     let checks = [
-        ("data_corruption", intact),
-        ("serializable_read", true),
+        ("data_corruption", failed_if(corrupt, "alarm activated: CORRUPT")),
+        ("serializable_read", Ok(())),
         ("linearizable_read", read),
-        ("non_learner", !context.is_learner()),
-        ("not_stopping", !context.is_leaving()),
+        ("non_learner", failed_if(context.is_learner(), "not supported for learner")),
+        ("not_stopping", failed_if(context.is_leaving(), "the server is stopping")),
         // A member whose disk was rolled back does not vote, and needs an operator.
-        ("log_complete", context.node.metrics().log_lost == 0),
+        ("log_complete", failed_if(context.node.metrics().log_lost != 0, "the log lacks entries")),
     ];
     check_response(&only, &query, &checks)
 }
@@ -156,28 +166,32 @@ fn is_selected(only: &CheckName, query: &[(String, String)], name: &str) -> bool
     only.as_ref().is_none_or(|Path(only)| only == name) && !excluded
 }
 
+/// A check by its name, and why it failed.
+type CheckResult = (&'static str, Result<(), String>);
+
+/// As etcd's, with its line feeds.
 fn check_response(
     only: &CheckName,
     query: &[(String, String)],
-    checks: &[(&str, bool)],
+    checks: &[CheckResult],
 ) -> Response {
     let exists = |name: &str| checks.iter().any(|(known, _)| *known == name);
     if only.as_ref().is_some_and(|Path(name)| !exists(name)) {
         return (StatusCode::NOT_FOUND, "404 page not found\n").into_response();
     }
     let selected = || checks.iter().filter(|(name, _)| is_selected(only, query, name));
-    let passed = selected().all(|(_, passed)| *passed);
-    let mut text = String::new();
-    if !passed || query.iter().any(|(name, _)| name == "verbose") {
-        for (name, passed) in selected() {
-            let line =
-                if *passed { format!("[+]{name} ok\n") } else { format!("[-]{name} failed\n") };
-            text.push_str(&line);
-        }
+    let details: String = selected()
+        .map(|(name, result)| match result {
+            Ok(()) => format!("[+]{name} ok\n"),
+            Err(reason) => format!("[-]{name} failed: {reason}\n"),
+        })
+        .collect();
+    if selected().any(|(_, result)| result.is_err()) {
+        return (StatusCode::SERVICE_UNAVAILABLE, format!("{details}\n")).into_response();
     }
-    text.push_str(if passed { "ok" } else { "not ok" });
-    let code = if passed { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (code, text).into_response()
+    let is_verbose = query.iter().any(|(name, _)| name == "verbose");
+    let details = if is_verbose { details } else { String::new() };
+    (StatusCode::OK, format!("{details}ok\n")).into_response()
 }
 
 async fn version(State(state): State<HttpState>, extensions: Extensions) -> Response {
@@ -185,19 +199,17 @@ async fn version(State(state): State<HttpState>, extensions: Extensions) -> Resp
         return denied;
     }
     let cluster = state.context.node.cluster_version();
-    let body = json!({
-        "etcdserver": crate::ETCD_VERSION,
-        "etcdcluster": cluster_version(),
+    let release = state.context.limits.etcd_release;
+    let mut body = json!({
+        "etcdserver": release.version(),
+        "etcdcluster": release.cluster_version(),
         "quoratecluster": cluster.version,
         "quorate": crate::VERSION,
     });
+    if let Some(version) = release.storage_version() {
+        body["storage"] = json!(version);
+    }
     ([(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
-}
-
-/// The first patch release of the same minor version, which all members have in common.
-pub(crate) fn cluster_version() -> String {
-    let minor = crate::ETCD_VERSION.rsplit_once('.').map_or(crate::ETCD_VERSION, |(m, _)| m);
-    format!("{minor}.0")
 }
 
 async fn metrics(State(state): State<HttpState>, extensions: Extensions) -> Response {
@@ -222,22 +234,4 @@ async fn not_found(request: Request) -> Response {
 fn grpc_response(error: ServiceError) -> Response {
     let status: Status = error.into();
     status.into_http::<axum::body::Body>()
-}
-
-async fn no_auth() -> Response {
-    grpc_response(ServiceError::Unsupported("authentication"))
-}
-
-async fn no_lock() -> Response {
-    grpc_response(ServiceError::Unsupported("the lock service"))
-}
-
-async fn no_election() -> Response {
-    grpc_response(ServiceError::Unsupported("the election service"))
-}
-
-async fn no_gateway() -> Response {
-    let (code, text) = ServiceError::Unsupported("the JSON gateway").code_and_text();
-    let body = json!({ "error": text, "code": code as i32 });
-    (StatusCode::NOT_IMPLEMENTED, body.to_string()).into_response()
 }

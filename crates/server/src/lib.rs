@@ -3,23 +3,34 @@
 //! # Reading order
 //! `server` (how it is put together), `config` and `bootstrap` (how it is configured), then
 //! one module of `service` for each gRPC service: parse the request, run it, encode the reply.
-//! What all services share is in `context`; who may do what, in `access`; errors as gRPC
+//! What all services share is in `context`; who may do what, in `access` and `auth`; errors as gRPC
 //! statuses, in `status`.
 
 #![forbid(unsafe_code)]
 
 pub mod access;
+mod auth;
 mod auto_compaction;
 mod background;
 mod bootstrap;
+mod client_certificate;
 pub mod config;
 mod connections;
 mod context;
+mod corruption;
+mod debug_vars;
+mod etcd_export;
+mod etcd_import;
+mod etcd_release;
+#[doc(hidden)]
+pub mod fuzzing;
+mod gateway;
 mod grpc_guard;
 mod grpc_timeout;
 mod http;
 mod http2_authority;
 pub mod logs;
+mod lost_peers;
 mod member_change;
 mod member_details;
 mod metrics;
@@ -27,6 +38,7 @@ pub mod recover;
 mod request_body;
 mod response_body;
 mod response_budget;
+mod response_queue;
 mod server;
 mod service;
 mod shutdown;
@@ -34,14 +46,19 @@ pub mod snapshot_file;
 mod status;
 mod systemd;
 mod table;
+pub mod tls;
 mod url;
 
+pub use auth::{AuthConfig, AuthConfigError, AuthTokenConfig, JwtConfig, SignMethod};
 pub use bootstrap::BootstrapError;
 pub use context::{ServiceContext, ServiceLimits, SharedStore};
+pub use corruption::DataMismatch;
+pub use etcd_release::EtcdRelease;
 pub use quorate_core::membership::quorum_size;
 pub use server::{RunningServer, ServerError, run};
-pub use service::maintenance::{ETCD_VERSION, VERSION};
+pub use service::maintenance::{SNAPSHOT_FORMAT_KEY, VERSION};
 pub use service::services;
+pub use shutdown::LeadershipTransfer;
 pub use url::{Url, UrlError};
 
 /// The Rust in the README is compiled.

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use quorate::{MemberId, MemberInfo, Membership};
 use serde_json::{Map, Value, json};
 
+use crate::status::ServiceError;
 use crate::url::Url;
 
 /// Name and addresses of a member. What it has not published yet is empty.
@@ -88,11 +89,26 @@ impl MemberDetails {
 /// Where peers reach a member.
 pub(crate) fn address_of(member: &MemberInfo) -> Option<String> {
     let info = MemberDetails::decode(&member.info);
-    info.peer_urls.first().and_then(|url| Url::parse(url).ok()).map(|url| url.address())
+    info.peer_urls.first().and_then(|url| Url::parse(url).ok()).map(|url| url.peer_address())
 }
 
 /// It stays 1: fields are added, and never change their meaning.
 const VERSION: u64 = 1;
+
+/// The peer URLs of a request to add or update a member.
+pub(crate) fn parse_peer_urls(urls: &[String]) -> Result<Vec<Url>, ServiceError> {
+    if urls.is_empty() {
+        return Err(ServiceError::BadPeerUrls);
+    }
+    // Each of them is compared with those of all members.
+    if urls.len() > PEER_URLS_MAX {
+        return Err(ServiceError::TooManyPeerUrls { count: urls.len(), limit: PEER_URLS_MAX });
+    }
+    urls.iter().map(|url| Url::parse(url).map_err(|_| ServiceError::BadPeerUrls)).collect()
+}
+
+/// Peer URLs of one member.
+const PEER_URLS_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,7 @@
-//! New clusters from the data of old ones: from a backup, or from the disk of one member when
-//! the other members are permanently lost.
+//! New clusters from the data of old ones: from a backup, from the files of an etcd, or from the
+//! disk of one member when the other members are permanently lost.
 //!
-//! Both write the data directory of an initial member of a new cluster, whose data continues
+//! All of them write the data directory of an initial member of a new cluster, whose data continues
 //! where the old data ended. The new cluster has another id, so that members of the old one are
 //! rejected. Nothing is deleted: the old directory is renamed.
 
@@ -9,10 +9,11 @@ use std::fmt;
 use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 
-use quorate::driver::{Applier, MemberStartup, StartError, StartedMember, seed, start};
+use quorate::driver::{MemberStartup, ReplayedLog, StartError, replay_log, seed};
 use quorate::membership::ChangeRefusal;
 use quorate::storage::{FileDisk, MovedDirectory, StoreConfig};
 use quorate::{DriverOptions, MachineFailed, MemberId, MemberSet, Membership};
+use quorate_etcd_files::{EtcdDataDir, EtcdDatabase, EtcdFileError};
 use quorate_kv::{Kv, KvSnapshotError, MemoryTable, SUPPORTED_VERSIONS, TableError};
 use quorate_storage::{CreateError, OpenError, Store, StoreError, StoreIdentity};
 
@@ -20,53 +21,109 @@ use crate::bootstrap::{
     BootstrapError, InitialCluster, cluster_id, hex, initial_cluster, member_id, store_directory,
 };
 use crate::config::ServerConfig;
+pub use crate::etcd_import::{EtcdImport, EtcdImportError};
+use crate::etcd_import::{import_database, import_directory};
 use crate::member_details::MemberDetails;
-use crate::snapshot_file::{SnapshotFile, SnapshotFileError, SnapshotHeader};
+use crate::snapshot_file::{SnapshotFile, SnapshotFileError, SnapshotHeader, is_own_format};
 use crate::url::Url;
 
-/// How to restore a backup.
+/// How to restore a backup, or to import the data of an etcd.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RestoreOptions {
     /// Added to the revision, since clients may have seen later revisions than the backup has.
     /// Above 0, all earlier revisions are marked as compacted: a client that watches from a lost
     /// revision gets an error instead of wrong data.
     pub bump_revision: u64,
-    /// Accept a file whose checksum is missing. The checksum of each chunk is still compared.
+    /// Accept a file whose checksum is missing. The checksum of each chunk is still compared; a
+    /// database of etcd has none.
     pub skip_hash_check: bool,
 }
 
 /// A restored backup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restored {
-    /// The header of the backup.
+    /// Where the data comes from. The cluster id is 0 if it is not known: etcd's snapshots do
+    /// not have it.
     pub header: SnapshotHeader,
+    /// What the files of an etcd had; `None` for a backup of this program.
+    pub etcd: Option<EtcdImport>,
     /// The id of the new cluster.
     pub cluster_id: u64,
     /// The first revision of the new cluster.
     pub revision: i64,
 }
 
-/// Writes the data directory of an initial member of a new cluster from a snapshot file. Call it
-/// with the same file and options for each of the initial members, then start them as usual.
+/// Writes the data directory of an initial member of a new cluster from a snapshot file of this
+/// program or of etcd. Call it with the same file and options for each of the initial members,
+/// then start them as usual.
 ///
 /// The id of the new cluster is made from its members and its data. So it rejects members of the
 /// old cluster, also at the same addresses, and members restored from different data reject each
 /// other.
 pub fn restore<F: Read + Seek>(
     config: &ServerConfig,
-    file: F,
+    mut file: F,
     options: RestoreOptions,
 ) -> Result<Restored, RecoverError> {
-    let InitialCluster { cluster, own, membership } = initial_cluster(config)?;
-    let opened = match options.skip_hash_check {
-        true => SnapshotFile::open_unchecked(file),
-        false => SnapshotFile::open(file),
-    };
-    let file = opened.map_err(RecoverError::File)?;
-    let header = file.header;
+    let initial = initial_cluster(config)?;
     let mut kv = empty_store()?;
-    let mut chunks = file.chunks().map_err(RecoverError::File)?;
-    kv.install(&mut chunks).map_err(RecoverError::Install)?;
+    if is_own_format(&mut file).map_err(RecoverError::System)? {
+        let opened = match options.skip_hash_check {
+            true => SnapshotFile::open_unchecked(file),
+            false => SnapshotFile::open(file),
+        };
+        let file = opened.map_err(RecoverError::File)?;
+        let header = file.header;
+        let mut chunks = file.chunks().map_err(RecoverError::File)?;
+        kv.install(&mut chunks).map_err(RecoverError::Install)?;
+        return write_new_cluster(config, initial, kv, options, header, None);
+    }
+    let opened = match options.skip_hash_check {
+        true => EtcdDatabase::open_unchecked(file),
+        false => EtcdDatabase::open(file),
+    };
+    let mut database = opened.map_err(RecoverError::of_etcd_file)?;
+    let imported = import_database(&mut kv, &mut database).map_err(RecoverError::Etcd)?;
+    write_imported(config, initial, kv, options, imported)
+}
+
+/// The same from the data directory of a stopped etcd member, and its `--wal-dir` if it had one:
+/// the database, and the entries of the log behind it.
+pub fn import(
+    config: &ServerConfig,
+    data_dir: &Path,
+    wal_dir: Option<&Path>,
+    options: RestoreOptions,
+) -> Result<Restored, RecoverError> {
+    let initial = initial_cluster(config)?;
+    let directory = EtcdDataDir::open(data_dir, wal_dir);
+    let directory = directory.map_err(|error| RecoverError::Etcd(error.into()))?;
+    let mut kv = empty_store()?;
+    let imported = import_directory(&mut kv, directory).map_err(RecoverError::Etcd)?;
+    write_imported(config, initial, kv, options, imported)
+}
+
+fn write_imported(
+    config: &ServerConfig,
+    initial: InitialCluster,
+    kv: Kv<MemoryTable>,
+    options: RestoreOptions,
+    imported: EtcdImport,
+) -> Result<Restored, RecoverError> {
+    let EtcdImport { cluster_id, applied, .. } = imported;
+    let header = SnapshotHeader { cluster_id, revision: kv.revision(), applied };
+    write_new_cluster(config, initial, kv, options, header, Some(imported))
+}
+
+fn write_new_cluster(
+    config: &ServerConfig,
+    initial: InitialCluster,
+    mut kv: Kv<MemoryTable>,
+    options: RestoreOptions,
+    header: SnapshotHeader,
+    etcd: Option<EtcdImport>,
+) -> Result<Restored, RecoverError> {
+    let InitialCluster { cluster, own, membership } = initial;
     kv.reset_for_new_cluster(options.bump_revision, options.bump_revision > 0)
         .map_err(RecoverError::Table)?;
     let contents = u64::from(kv.hash().map_err(RecoverError::Table)?);
@@ -76,7 +133,7 @@ pub fn restore<F: Read + Seek>(
         StoreIdentity { cluster, member: own, incarnation: random_number()?, joined_at: 0 };
     let mut disk = open(&store_directory(config))?;
     write_member(&mut disk, identity, membership, kv)?;
-    Ok(Restored { header, cluster_id: cluster, revision })
+    Ok(Restored { header, etcd, cluster_id: cluster, revision })
 }
 
 /// What the disk of a stopped member holds, and what [`recover`] would do with it.
@@ -110,7 +167,7 @@ pub fn plan_recovery(config: &ServerConfig) -> Result<RecoveryPlan, RecoverError
     let mut disk = open(&directory)?;
     let owner = Store::read_identity(&mut disk).map_err(RecoverError::Open)?;
     let old = owner.ok_or(RecoverError::Empty)?;
-    let Replayed { applier, membership, committed } = replay(disk, old)?;
+    let ReplayedLog { applier, membership, committed } = replay(disk, old)?;
     let last = applier.applied();
     let named = |id: &MemberId| (*id, MemberDetails::of(&membership, *id).name);
     let own = MemberDetails::of(&membership, old.member);
@@ -183,7 +240,7 @@ fn make_cluster(
     let mut disk = open(&directory)?;
     let owner = Store::read_identity(&mut disk).map_err(RecoverError::Open)?;
     let old = owner.ok_or(RecoverError::Empty)?;
-    let Replayed { applier, membership, committed } = replay(disk, old)?;
+    let ReplayedLog { applier, membership, committed } = replay(disk, old)?;
     let own = old.member;
     let new_members = new_members(&MemberDetails::of(&membership, own))?;
     if membership.members().as_slice() == [own] && membership.is_voter(own) {
@@ -271,16 +328,10 @@ impl NewMembers {
     }
 }
 
-/// The state of a disk after all entries of its log.
-struct Replayed {
-    /// The machine with all entries applied.
-    applier: Applier<Kv<MemoryTable>>,
-    membership: Membership,
-    /// The last entry that the disk knows to be committed.
-    committed: u64,
-}
-
-fn replay(disk: FileDisk, old: StoreIdentity) -> Result<Replayed, RecoverError> {
+fn replay(
+    disk: FileDisk,
+    old: StoreIdentity,
+) -> Result<ReplayedLog<Kv<MemoryTable>>, RecoverError> {
     let mut config = quorate::Config::new(old.member);
     config.incarnation = old.incarnation;
     let startup = MemberStartup {
@@ -292,23 +343,11 @@ fn replay(disk: FileDisk, old: StoreIdentity) -> Result<Replayed, RecoverError> 
         first: None,
         versions: SUPPORTED_VERSIONS,
     };
-    let started = start(disk, empty_store()?, startup).map_err(RecoverError::Start)?;
-    let StartedMember { driver, mut applier, mut store, boot } = started;
-    let status = driver.raft().status();
-    let last = status.log.last.index;
-    let mut membership = status.membership;
-    while applier.applied() < last {
-        let range = applier.applied() + 1..last + 1;
-        let entries = store.load(range, LOAD_BYTES).map_err(RecoverError::Read)?;
-        let _ = applier.apply(&entries).map_err(RecoverError::Machine)?;
-        // A start takes the membership of the snapshot; later changes are in the log.
-        if let Some(change) = entries.iter().filter_map(|entry| entry.change()).last() {
-            membership = change.membership.clone();
-        }
-    }
-    store.close().map_err(RecoverError::Read)?;
-    let membership = (*membership).clone();
-    Ok(Replayed { applier, membership, committed: boot.hard_state.commit })
+    replay_log(disk, empty_store()?, startup).map_err(|error| match error {
+        StartError::Read(error) => RecoverError::Read(error),
+        StartError::Machine(error) => RecoverError::Machine(error),
+        error => RecoverError::Start(error),
+    })
 }
 
 fn write_member(
@@ -384,6 +423,8 @@ pub enum RecoverError {
     File(SnapshotFileError),
     /// The contents of the file cannot be installed.
     Install(KvSnapshotError),
+    /// The files of an etcd cannot be imported.
+    Etcd(EtcdImportError),
     /// The directory is in use, or cannot be written.
     Create(CreateError),
     /// The directory cannot be read.
@@ -406,6 +447,16 @@ pub enum RecoverError {
     System(std::io::Error),
 }
 
+impl RecoverError {
+    /// A file that is neither ours nor etcd's is reported as such.
+    fn of_etcd_file(error: EtcdFileError) -> Self {
+        match error {
+            EtcdFileError::NotADatabase => Self::File(SnapshotFileError::UnknownFormat),
+            error => Self::Etcd(error.into()),
+        }
+    }
+}
+
 impl From<BootstrapError> for RecoverError {
     fn from(error: BootstrapError) -> Self {
         Self::Bootstrap(error)
@@ -418,6 +469,7 @@ impl fmt::Display for RecoverError {
             Self::Bootstrap(error) => write!(f, "{error}"),
             Self::File(error) => write!(f, "{error}"),
             Self::Install(error) => write!(f, "{error}"),
+            Self::Etcd(error) => write!(f, "{error}"),
             Self::Create(error) => write!(f, "data directory: {error}"),
             Self::Open(error) => write!(f, "data directory: {error}"),
             Self::Empty => write!(f, "the data directory is empty: there is nothing to recover"),
@@ -443,6 +495,7 @@ impl std::error::Error for RecoverError {
             Self::Bootstrap(error) => Some(error),
             Self::File(error) => Some(error),
             Self::Install(error) => Some(error),
+            Self::Etcd(error) => Some(error),
             Self::Create(error) => Some(error),
             Self::Open(error) => Some(error),
             Self::Start(error) => Some(error),
@@ -458,4 +511,3 @@ impl std::error::Error for RecoverError {
 /// Suffixes of the directory that replaces another, and of the replaced one.
 const NEW: &str = "new-";
 const OLD: &str = "before-";
-const LOAD_BYTES: u64 = 16 << 20;

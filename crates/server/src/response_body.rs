@@ -202,13 +202,15 @@ impl DroppableResponse for SharedBody {
         self.state().progressed_at
     }
 
-    fn drop_content(&self) {
+    fn drop_content(&self) -> bool {
         let mut state = self.state();
         let content = state.content.take();
-        state.was_dropped |= content.is_some();
+        let was_dropped = content.is_some();
+        state.was_dropped |= was_dropped;
         let memory = state.memory.take();
         drop(state);
         drop((content, memory));
+        was_dropped
     }
 }
 
@@ -253,7 +255,7 @@ mod tests {
     use quorate_proto::etcdserverpb::ResponseHeader;
 
     use super::*;
-    use crate::response_budget::ResponseBudget;
+    use crate::response_budget::{MemoryWait, ResponseBudget};
 
     fn kv(key: &str, value_bytes: usize) -> KeyValue {
         KeyValue {
@@ -293,7 +295,7 @@ mod tests {
         let header = Some(ResponseHeader { cluster_id: 1, revision: 5, ..Default::default() });
         for count in 0..=sizes.len() {
             let response = RangeResponse { header, kvs: some(count), more: true, count: 12 };
-            let memory = budget.reserve(1 << 20).await.unwrap();
+            let memory = budget.reserve(1 << 20, MemoryWait::ForSomeTime).await.unwrap();
             let mut body = ResponseBody::range(response.clone(), memory).unwrap();
             let (bytes, largest) = read_all(&mut body);
             assert!(largest <= 2 * PIECE_BYTES, "{largest}");
@@ -302,7 +304,7 @@ mod tests {
             assert_eq!(bytes.len(), 5 + length as usize);
             assert_eq!(RangeResponse::decode(&bytes[5..]).unwrap(), response);
 
-            let memory = budget.reserve(1 << 20).await.unwrap();
+            let memory = budget.reserve(1 << 20, MemoryWait::ForSomeTime).await.unwrap();
             let mut body = ResponseBody::message(&response, memory).unwrap();
             assert_eq!(RangeResponse::decode(&read_all(&mut body).0[5..]).unwrap(), response);
         }
@@ -312,7 +314,7 @@ mod tests {
     async fn a_dropped_response_ends_with_an_error() {
         let budget = Arc::new(ResponseBudget::new(64 << 20));
         let response = RangeResponse { kvs: vec![kv("key", 1 << 20)], ..Default::default() };
-        let memory = budget.reserve(1 << 20).await.unwrap();
+        let memory = budget.reserve(1 << 20, MemoryWait::ForSomeTime).await.unwrap();
         let mut body = ResponseBody::range(response, memory).unwrap();
         body.0.drop_content();
         assert_eq!(budget.used(), 0);

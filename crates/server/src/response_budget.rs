@@ -2,7 +2,8 @@
 //!
 //! A response reserves its size before it is read from the store, and holds it until it is sent.
 //! When the budget is used up, further responses wait. A client that does not read keeps others
-//! waiting, so a response without progress is dropped when its memory is needed.
+//! waiting, so a response without progress is dropped when its memory is needed. A response that
+//! is larger than the budget is refused at once.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,8 +43,8 @@ pub(crate) trait DroppableResponse: Send + Sync + std::fmt::Debug {
     /// When its client last read a part of it, or when it was made.
     fn progressed_at(&self) -> Instant;
 
-    /// Frees its memory. Its client gets an error.
-    fn drop_content(&self);
+    /// Frees its memory. Its client gets an error. Whether there was anything to free.
+    fn drop_content(&self) -> bool;
 }
 
 /// Memory of a response. Free again when this is dropped.
@@ -51,7 +52,8 @@ pub(crate) trait DroppableResponse: Send + Sync + std::fmt::Debug {
 pub(crate) struct ResponseMemory {
     budget: Arc<ResponseBudget>,
     bytes: u64,
-    _permit: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
+    is_large: bool,
     /// In `ResponseBudget::sending`.
     number: Option<u64>,
 }
@@ -89,7 +91,7 @@ impl ResponseBudget {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Responses that waited for memory in vain.
+    /// Responses that waited for memory in vain, or were larger than the budget.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
@@ -99,30 +101,52 @@ impl ResponseBudget {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Reserves memory for a response of this size, and waits for it if there is none. A
-    /// response that is larger than the whole budget is served when no other one is.
+    /// No response may be larger than the memory for large ones.
+    fn check_limit(&self, bytes: u64) -> Result<(), ServiceError> {
+        let limit = u64::from(self.large.units) * UNIT_BYTES;
+        if bytes <= limit.max(SMALL_BYTES_MAX) {
+            return Ok(());
+        }
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        Err(ServiceError::ResponseAboveLimit { bytes, limit })
+    }
+
+    /// Reserves memory for a response of this size, and waits for it if there is none.
     pub(crate) async fn reserve(
         self: &Arc<Self>,
         bytes: u64,
+        wait: MemoryWait,
     ) -> Result<ResponseMemory, ServiceError> {
-        let pool = if bytes <= SMALL_BYTES_MAX { &self.small } else { &self.large };
-        let units = pool.units_of(bytes);
-        let permit = match Arc::clone(&pool.free).try_acquire_many_owned(units) {
-            Ok(permit) => permit,
-            Err(_) => self.wait(pool, units).await?,
-        };
+        self.check_limit(bytes)?;
+        let is_large = bytes > SMALL_BYTES_MAX;
+        let permit = self.acquire(bytes, is_large, wait).await?;
         self.used.fetch_add(bytes, Ordering::Relaxed);
-        Ok(ResponseMemory { budget: Arc::clone(self), bytes, _permit: permit, number: None })
+        Ok(ResponseMemory { budget: Arc::clone(self), bytes, permit, is_large, number: None })
+    }
+
+    async fn acquire(
+        &self,
+        bytes: u64,
+        is_large: bool,
+        wait: MemoryWait,
+    ) -> Result<OwnedSemaphorePermit, ServiceError> {
+        let pool = if is_large { &self.large } else { &self.small };
+        let units = pool.units_of(bytes);
+        match Arc::clone(&pool.free).try_acquire_many_owned(units) {
+            Ok(permit) => Ok(permit),
+            Err(_) => self.wait(pool, units, wait).await,
+        }
     }
 
     async fn wait(
         &self,
         pool: &MemoryPool,
         units: u32,
+        wait: MemoryWait,
     ) -> Result<OwnedSemaphorePermit, ServiceError> {
         let began = Instant::now();
         let mut permit = std::pin::pin!(Arc::clone(&pool.free).acquire_many_owned(units));
-        while began.elapsed() < WAIT_MAX {
+        while wait == MemoryWait::UntilFree || began.elapsed() < WAIT_MAX {
             if let Ok(permit) = timeout_at(Instant::now() + CHECK_INTERVAL, &mut permit).await {
                 return permit.map_err(|_| ServiceError::ServerStopped);
             }
@@ -136,9 +160,8 @@ impl ResponseBudget {
     fn drop_stalled(&self) {
         let sending: Vec<_> = self.sending().values().filter_map(Weak::upgrade).collect();
         for response in sending {
-            if response.progressed_at().elapsed() >= STALLED_AFTER {
+            if response.progressed_at().elapsed() >= STALLED_AFTER && response.drop_content() {
                 self.dropped.fetch_add(1, Ordering::Relaxed);
-                response.drop_content();
             }
         }
     }
@@ -153,6 +176,33 @@ impl ResponseMemory {
         self.bytes
     }
 
+    /// Makes it as large as the response has become.
+    pub(crate) async fn resize(
+        &mut self,
+        bytes: u64,
+        wait: MemoryWait,
+    ) -> Result<(), ServiceError> {
+        if bytes <= self.bytes {
+            let units = self.budget.large.units_of(bytes) as usize;
+            let surplus = self.permit.num_permits().saturating_sub(units);
+            drop(self.permit.split(surplus));
+            self.budget.used.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+            self.bytes = bytes;
+            return Ok(());
+        }
+        self.budget.check_limit(bytes)?;
+        let more = bytes - self.bytes;
+        if !self.is_large && bytes > SMALL_BYTES_MAX {
+            self.permit = self.budget.acquire(bytes, true, wait).await?;
+            self.is_large = true;
+        } else {
+            self.permit.merge(self.budget.acquire(more, self.is_large, wait).await?);
+        }
+        self.budget.used.fetch_add(more, Ordering::Relaxed);
+        self.bytes = bytes;
+        Ok(())
+    }
+
     /// From now on the response may be dropped if its client does not read it. The number has
     /// to be given back with the memory.
     pub(crate) fn register(&mut self, response: Weak<dyn DroppableResponse>) {
@@ -160,6 +210,15 @@ impl ResponseMemory {
         self.budget.sending().insert(number, response);
         self.number = Some(number);
     }
+}
+
+/// How long a response waits for memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MemoryWait {
+    /// Then it is refused.
+    ForSomeTime,
+    /// What is to be sent stays in the store meanwhile.
+    UntilFree,
 }
 
 impl MemoryPool {
@@ -174,7 +233,7 @@ impl MemoryPool {
 }
 
 const UNIT_BYTES: u64 = 1 << 10;
-const SMALL_BYTES_MAX: u64 = 64 << 10;
+pub(crate) const SMALL_BYTES_MAX: u64 = 64 << 10;
 /// One part in so many is for small responses.
 const SMALL_SHARE: u64 = 8;
 /// How long a response waits for memory.
@@ -198,8 +257,8 @@ mod tests {
             self.progressed_at
         }
 
-        fn drop_content(&self) {
-            self.memory.lock().unwrap().take();
+        fn drop_content(&self) -> bool {
+            self.memory.lock().unwrap().take().is_some()
         }
     }
 
@@ -211,32 +270,58 @@ mod tests {
     }
 
     const MIB: u64 = 1 << 20;
+    const WAIT: MemoryWait = MemoryWait::ForSomeTime;
 
     #[tokio::test(start_paused = true)]
     async fn large_responses_wait_and_small_ones_do_not() {
         let budget = Arc::new(ResponseBudget::new(8 * MIB));
-        let first = budget.reserve(5 * MIB).await.unwrap();
+        let first = budget.reserve(5 * MIB, WAIT).await.unwrap();
         assert_eq!(budget.used(), 5 * MIB);
         let began = Instant::now();
-        let small = budget.reserve(10).await.unwrap();
+        let small = budget.reserve(10, WAIT).await.unwrap();
         assert_eq!(began.elapsed(), Duration::ZERO);
         let waiting = tokio::spawn({
             let budget = Arc::clone(&budget);
-            async move { budget.reserve(100 * MIB).await.map(|memory| memory.bytes) }
+            async move { budget.reserve(3 * MIB, WAIT).await.map(|memory| memory.bytes) }
         });
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert!(!waiting.is_finished());
         drop((first, small));
-        // More than the budget: it is alone now.
-        assert_eq!(waiting.await.unwrap().unwrap(), 100 * MIB);
+        assert_eq!(waiting.await.unwrap().unwrap(), 3 * MIB);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_response_above_the_budget_is_refused_at_once() {
+        let budget = Arc::new(ResponseBudget::new(8 * MIB));
+        let began = Instant::now();
+        let refused = budget.reserve(7 * MIB + 1, MemoryWait::UntilFree).await.unwrap_err();
+        assert!(matches!(refused, ServiceError::ResponseAboveLimit { .. }), "{refused:?}");
+        assert_eq!((began.elapsed(), budget.refused()), (Duration::ZERO, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn memory_follows_the_size_of_the_response() {
+        let budget = Arc::new(ResponseBudget::new(8 * MIB));
+        let mut memory = budget.reserve(SMALL_BYTES_MAX, WAIT).await.unwrap();
+        memory.resize(100, WAIT).await.unwrap();
+        assert_eq!(budget.used(), 100);
+        memory.resize(6 * MIB, WAIT).await.unwrap();
+        assert_eq!(budget.used(), 6 * MIB);
+        assert!(budget.reserve(2 * MIB, WAIT).await.is_err());
+        drop(memory);
+        assert_eq!(budget.used(), 0);
+        drop(budget.reserve(7 * MIB, WAIT).await.unwrap());
+        let mut all = budget.reserve(0, WAIT).await.unwrap();
+        assert!(all.resize(8 * MIB, WAIT).await.is_err());
         assert_eq!(budget.used(), 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_response_is_refused_while_others_make_progress() {
         let budget = Arc::new(ResponseBudget::new(8 * MIB));
-        let _first = budget.reserve(7 * MIB).await.unwrap();
-        let refused = budget.reserve(MIB).await.unwrap_err();
+        let _first = budget.reserve(7 * MIB, WAIT).await.unwrap();
+        let refused = budget.reserve(MIB, WAIT).await.unwrap_err();
         assert!(matches!(refused, ServiceError::ResponseMemoryUsedUp { .. }));
         assert_eq!((budget.refused(), budget.used()), (1, 7 * MIB));
     }
@@ -244,8 +329,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_response_that_is_not_read_is_dropped_for_others() {
         let budget = Arc::new(ResponseBudget::new(8 * MIB));
-        let unread = send(budget.reserve(7 * MIB).await.unwrap());
-        let _other = budget.reserve(MIB).await.unwrap();
+        let unread = send(budget.reserve(7 * MIB, WAIT).await.unwrap());
+        let _other = budget.reserve(MIB, WAIT).await.unwrap();
         assert!(unread.memory.lock().unwrap().is_none());
         assert_eq!((budget.dropped(), budget.used()), (1, MIB));
         assert!(budget.sending().is_empty());

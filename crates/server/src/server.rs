@@ -9,30 +9,42 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate::storage::{FileDisk, MovedDirectory, StoreConfig};
+use quorate::tls::TlsConfigError;
 use quorate::transport::RejectReason;
 use quorate::{DirectoryStorage, Node, NodeError, StopReason, TcpConfig, TcpTransport};
 use quorate_kv::{SUPPORTED_VERSIONS, TableError};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tokio_stream::{Stream, StreamExt};
+use tonic::body::Body;
+use tonic::codegen::Service;
+use tonic::codegen::http::{Request, Response};
 use tonic::transport::Server;
 
+use crate::auth::audit::{AuditLog, AuditedService};
+use crate::auth::{Auth, AuthConfigError};
 use crate::bootstrap::{BootstrapError, hex, prepare, store_directory};
 use crate::config::{ServerConfig, TableKind};
-use crate::connections::{ConnectionLimit, accept_connections, listen};
+use crate::connections::{
+    ClientListener, ConnectionLimit, FileLimits, accept_connections, addresses, bind_all,
+};
 use crate::context::{ServiceContext, ServiceLimits, SharedStore};
+use crate::corruption::{DataMismatch, check_initially};
+use crate::gateway::Gateway;
 use crate::grpc_guard::GrpcGuard;
 use crate::http::{HttpState, client_router, metrics_router};
 use crate::member_details::address_of;
 use crate::metrics::{CountedService, MeteredConnection, ServerMetrics, Traffic};
 use crate::recover::{RecoverError, finish_interrupted, force_new_cluster};
 use crate::service::dispatch::Dispatch;
-use crate::service::{kv_service, routes};
-use crate::shutdown::{ShutdownSignals, decline_leadership, transfer_leadership};
+use crate::service::{kv_service, message_bytes_max, routes};
+use crate::shutdown::{
+    LeadershipTransfer, ShutdownSignals, decline_leadership, transfer_leadership,
+};
 use crate::systemd::notify;
 use crate::table::open_table;
+use crate::tls::{Handshakes, client_acceptor, peer_security};
 use crate::url::{Url, join};
 use crate::{background, logs};
 
@@ -54,7 +66,7 @@ pub async fn run(config: ServerConfig) -> Result<(), ServerError> {
     let ended = tokio::select! {
         ended = running.node.wait_stopped() => ShutdownCause::Member(ended),
         () = running.removed() => ShutdownCause::Removed,
-        () = running.rejected_as_removed() => ShutdownCause::RemovedBefore,
+        () = running.rejected_as_removed() => ShutdownCause::Removed,
         signal = signals.next() => {
             tracing::info!(signal, "received a signal; shutting down");
             ShutdownCause::Signal
@@ -73,8 +85,8 @@ pub async fn run(config: ServerConfig) -> Result<(), ServerError> {
         ShutdownCause::Member(ended) if !matches!(ended, StopReason::Stopped) => {
             Err(ServerError::Ended(ended))
         }
-        ShutdownCause::RemovedBefore => Err(ServerError::Removed),
-        ShutdownCause::Member(_) | ShutdownCause::Removed | ShutdownCause::Signal => Ok(()),
+        ShutdownCause::Removed => Err(ServerError::Removed),
+        ShutdownCause::Member(_) | ShutdownCause::Signal => Ok(()),
     }
 }
 
@@ -82,10 +94,8 @@ pub async fn run(config: ServerConfig) -> Result<(), ServerError> {
 enum ShutdownCause {
     /// Its member has stopped by itself.
     Member(StopReason),
-    /// Its member was removed while it ran.
+    /// Its member was removed, while it ran or before.
     Removed,
-    /// Its member was removed while it did not run.
-    RemovedBefore,
     Signal,
 }
 
@@ -95,6 +105,9 @@ async fn announce_ready(running: &RunningServer) -> Infallible {
     for address in &running.client_addresses {
         tracing::info!(address = %address, name = running.name, member_id = %running.node.id(),
             cluster = %hex(running.context.cluster_id), "ready to serve client requests");
+    }
+    if running.client_addresses.is_empty() {
+        tracing::info!(name = running.name, "ready to serve client requests on sockets in files");
     }
     notify("READY=1");
     std::future::pending().await
@@ -123,8 +136,13 @@ impl RunningServer {
         let (rejected_sender, rejected) = watch::channel(false);
         let transport = bind_peers(&config, &metrics, rejected_sender).await?;
         let peer_address = transport.local_address();
-        let client_listeners = bind_all(&config.listen_client_urls).await?;
-        let metrics_listeners = bind_all(&config.listen_metrics_urls).await?;
+        let acceptor = client_acceptor(&config).map_err(ServerError::Tls)?;
+        let client_listeners = bind_all(&config.listen_client_urls, acceptor.as_ref()).await?;
+        let metrics_listeners = bind_all(&config.listen_metrics_urls, acceptor.as_ref()).await?;
+        let mut auth = Auth::new(&config.auth).map_err(ServerError::Auth)?;
+        auth.trusts_certificates = config.client_security.settings.client_cert_auth;
+        let audit_log = config.auth.audit_log.as_deref().map(AuditLog::open).transpose();
+        let audit_log = audit_log.map_err(ServerError::System)?;
         finish_interrupted(&config).map_err(ServerError::Recover)?;
         if config.force_new_cluster {
             force_new_cluster(&config).map_err(ServerError::Recover)?;
@@ -145,7 +163,17 @@ impl RunningServer {
         // Commands on a table in a file wait for the disk.
         node_config.machine_blocks = config.table == TableKind::Redb;
         let node = Node::start(node_config, storage, store.clone(), transport).await?;
-        let context = ServiceContext::new(node.clone(), store, cluster_id, limits(&config));
+        apply_own_log(&node).await;
+        let context = ServiceContext::new(node.clone(), store, cluster_id, limits(&config))
+            .with_open_listeners(warn_of_plaintext(&config), warn_of_unverified(&config))
+            .with_auth(auth, audit_log);
+        if config.corruption_checks.initial
+            && let Err(mismatch) = check_initially(&context).await
+        {
+            node.stop_now().await;
+            node.host().clone().stop().await;
+            return Err(ServerError::Corrupt(mismatch));
+        }
         let (stopping, _) = watch::channel(false);
         let mut server = Self {
             background: tokio::spawn(background::run(context.clone(), config.clone())),
@@ -166,29 +194,37 @@ impl RunningServer {
 
     fn serve(
         &mut self,
-        client_listeners: Vec<TcpListener>,
-        metrics_listeners: Vec<TcpListener>,
+        client_listeners: Vec<ClientListener>,
+        metrics_listeners: Vec<ClientListener>,
         config: &ServerConfig,
         metrics: Arc<ServerMetrics>,
     ) {
         let state = HttpState { context: self.context.clone(), metrics: Arc::clone(&metrics) };
         let services = routes(&self.context, config).into_axum_router();
         let router = services.reset_fallback().merge(client_router(state.clone()));
-        let counted =
-            |dispatch| CountedService::new(GrpcGuard::new(dispatch), Arc::clone(&metrics.calls));
+        let audit_log = self.context.audit_log.clone();
+        let counted = |dispatch| {
+            let audited = AuditedService::new(dispatch, audit_log.clone());
+            CountedService::new(GrpcGuard::new(audited), Arc::clone(&metrics.calls))
+        };
         let router = counted(Dispatch::new(Some(kv_service(&self.context)), router.into()));
+        let bytes_max = message_bytes_max(&self.context);
+        let router = Gateway::new(router, self.context.clone(), config, bytes_max);
         let metrics_router = counted(Dispatch::new(None, metrics_router(state).into()));
         let streams_max = config.max_concurrent_streams;
-        let limit = ConnectionLimit::for_clients();
+        let files = FileLimits::of_process();
+        let limit = ConnectionLimit::new(files.clients());
+        let handshakes = Handshakes::new(files.handshakes(), Arc::clone(&metrics.handshakes));
         for listener in client_listeners {
-            let incoming = incoming(listener, &limit, Arc::clone(&metrics.traffic));
+            let incoming = incoming(listener, &limit, &handshakes, Arc::clone(&metrics.traffic));
             let served = serve(incoming, router.clone(), streams_max, self.stop_signal());
             self.serving.push(tokio::spawn(served));
         }
-        let limit = ConnectionLimit::new(METRICS_CONNECTIONS_MAX);
+        let limit = ConnectionLimit::new(files.metrics());
+        let handshakes = Handshakes::new(files.metrics(), Arc::default());
         for listener in metrics_listeners {
             // Bytes on these ports are not clients' traffic.
-            let incoming = incoming(listener, &limit, Arc::new(Traffic::default()));
+            let incoming = incoming(listener, &limit, &handshakes, Arc::new(Traffic::default()));
             let served = serve(incoming, metrics_router.clone(), streams_max, self.stop_signal());
             self.serving.push(tokio::spawn(served));
         }
@@ -211,6 +247,11 @@ impl RunningServer {
 
     pub fn cluster_id(&self) -> u64 {
         self.context.cluster_id
+    }
+
+    /// The data of this member. Change it only through the log.
+    pub fn store(&self) -> &SharedStore {
+        &self.context.store
     }
 
     pub fn peer_address(&self) -> SocketAddr {
@@ -271,9 +312,9 @@ impl RunningServer {
 
     /// Makes health checks tell clients to use other members, and transfers leadership. Requests
     /// are served as before.
-    pub async fn leave(&self) {
+    pub async fn leave(&self) -> LeadershipTransfer {
         self.context.leave();
-        transfer_leadership(&self.node).await;
+        transfer_leadership(&self.node).await
     }
 
     /// Graceful shutdown: leaves, accepts no further requests, finishes those in progress, and
@@ -301,6 +342,25 @@ impl RunningServer {
     }
 }
 
+/// The only voter knows that its whole log is committed: it serves nothing before it has applied
+/// all of it, since its clients have seen it. Others may not know what is committed before they
+/// hear from a leader.
+async fn apply_own_log(node: &Node) {
+    let is_alone = || {
+        let membership = node.membership();
+        membership.is_single() && membership.is_voter(node.id())
+    };
+    let applied = async {
+        while is_alone() && node.barrier().await.is_err() {
+            tokio::time::sleep(READY_RETRY_INTERVAL).await;
+        }
+    };
+    tokio::select! {
+        () = applied => {}
+        _ = node.wait_stopped() => {}
+    }
+}
+
 /// Waits for the requests in progress, up to the timeout.
 async fn drain(serving: Vec<JoinHandle<()>>, timeout: Duration) {
     let deadline = Instant::now() + timeout;
@@ -319,12 +379,16 @@ impl fmt::Debug for RunningServer {
     }
 }
 
-async fn serve(
+async fn serve<S>(
     incoming: impl Stream<Item = io::Result<MeteredConnection>>,
-    service: CountedService<GrpcGuard<Dispatch>>,
+    service: S,
     streams_max: u32,
     stop: impl Future<Output = ()> + Send,
-) {
+) where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+    S: Clone + Send + 'static,
+    S::Future: Send,
+{
     let served = Server::builder()
         .accept_http1(true)
         .max_concurrent_streams(streams_max)
@@ -340,12 +404,13 @@ async fn serve(
 }
 
 fn incoming(
-    listener: TcpListener,
+    listener: ClientListener,
     limit: &ConnectionLimit,
+    handshakes: &Handshakes,
     traffic: Arc<Traffic>,
 ) -> impl Stream<Item = io::Result<MeteredConnection>> + use<> {
     let metered = move |client| MeteredConnection::new(client, Arc::clone(&traffic));
-    accept_connections(listener, limit.clone()).map(move |client| client.map(&metered))
+    accept_connections(listener, limit.clone(), handshakes).map(move |client| client.map(&metered))
 }
 
 async fn bind_peers(
@@ -355,16 +420,18 @@ async fn bind_peers(
 ) -> Result<TcpTransport, ServerError> {
     let urls = &config.listen_peer_urls;
     let failed = |error| ServerError::Bind { url: join(urls), error };
-    let mut addresses = Vec::new();
+    let mut listeners = Vec::new();
     for url in urls {
-        addresses.push(url.resolve().await.map_err(failed)?);
+        listeners.push((url.resolve().await.map_err(failed)?, url.is_tls()));
     }
-    let Some((first, others)) = addresses.split_first() else {
+    let Some(((first, _), others)) = listeners.split_first() else {
         return Err(failed(io::Error::other("no peer URL to listen on")));
     };
     let mut tcp = TcpConfig::new(*first);
-    tcp.listen_also = others.to_vec();
+    tcp.listen_also = others.iter().map(|(address, _)| *address).collect();
+    tcp.security = Arc::new(peer_security(config, listeners).map_err(ServerError::Tls)?);
     tcp.buffered_bytes_max = config.max_peer_buffered_bytes;
+    tcp.unidentified_max = FileLimits::of_process().unidentified_peers();
     tcp.resolve_address = Arc::new(address_of);
     let metrics = Arc::clone(metrics);
     tcp.on_round_trip = Arc::new(move |address, duration| metrics.on_round_trip(address, duration));
@@ -374,27 +441,40 @@ async fn bind_peers(
         }
     });
     let advertised = config.initial_advertise_peer_urls.first();
-    tcp.advertise = advertised.map(Url::address).unwrap_or_default();
+    tcp.advertise = advertised.map(Url::peer_address).unwrap_or_default();
     TcpTransport::bind(tcp).await.map_err(failed)
 }
 
-async fn bind_all(urls: &[Url]) -> Result<Vec<TcpListener>, ServerError> {
-    let mut bound = Vec::new();
-    for url in urls {
-        let failed = |error| ServerError::Bind { url: url.to_string(), error };
-        let address = url.resolve().await.map_err(failed)?;
-        bound.push(listen(address).map_err(failed)?);
+/// Warns of each listener that other machines can reach, and that does not use TLS.
+fn warn_of_plaintext(config: &ServerConfig) -> Vec<(&'static str, Url)> {
+    let listeners = config.plaintext_listeners();
+    for (kind, url) in &listeners {
+        tracing::warn!(kind, %url, "NO TLS: everyone who can reach this address can read the \
+            traffic, and connect without a certificate; use an https URL with a certificate, or \
+            a loopback address");
     }
-    Ok(bound)
+    listeners
 }
 
-fn addresses(listeners: &[TcpListener]) -> Result<Vec<SocketAddr>, ServerError> {
-    listeners.iter().map(|one| one.local_addr().map_err(ServerError::System)).collect()
+/// Warns of each listener that other machines can reach, and that asks for no certificate.
+fn warn_of_unverified(config: &ServerConfig) -> Vec<(&'static str, Url)> {
+    let listeners = config.unverified_listeners();
+    for (kind, url) in &listeners {
+        let advice = match *kind {
+            "peer" => "use --peer-trusted-ca-file",
+            "client" => "use --trusted-ca-file, or enable authentication",
+            _ => "use --trusted-ca-file",
+        };
+        tracing::warn!(kind, %url, advice, "NO CLIENT CERTIFICATES: connections to this address \
+            are encrypted, but everyone who can reach it is accepted");
+    }
+    listeners
 }
 
 fn limits(config: &ServerConfig) -> ServiceLimits {
     let seconds = config.election_timeout.as_secs_f64() * 1.5;
     ServiceLimits {
+        etcd_release: config.etcd_release,
         request_bytes_max: config.max_request_bytes,
         response_memory_max: config.max_response_memory,
         txn_requests_max: config.max_txn_ops,
@@ -417,6 +497,8 @@ pub enum ServerError {
         url: String,
         error: io::Error,
     },
+    /// TLS cannot be used as configured.
+    Tls(TlsConfigError),
     Node(NodeError),
     Table(TableError),
     System(io::Error),
@@ -428,6 +510,10 @@ pub enum ServerError {
     Interrupted,
     /// No new cluster could be made from the data directory.
     Recover(RecoverError),
+    /// The keys of tokens cannot be used.
+    Auth(AuthConfigError),
+    /// The data of this member differs from the leader's.
+    Corrupt(DataMismatch),
 }
 
 impl From<BootstrapError> for ServerError {
@@ -447,6 +533,7 @@ impl fmt::Display for ServerError {
         match self {
             Self::Bootstrap(error) => write!(f, "{error}"),
             Self::Bind { url, error } => write!(f, "cannot listen on {url}: {error}"),
+            Self::Tls(error) => write!(f, "TLS: {error}"),
             Self::Node(error) => write!(f, "{error}"),
             Self::Table(error) => write!(f, "{error}"),
             Self::System(error) => write!(f, "{error}"),
@@ -458,6 +545,8 @@ impl fmt::Display for ServerError {
             ),
             Self::Interrupted => f.write_str("a second signal interrupted the graceful shutdown"),
             Self::Recover(error) => write!(f, "{error}"),
+            Self::Auth(error) => write!(f, "{error}"),
+            Self::Corrupt(mismatch) => write!(f, "{mismatch}"),
         }
     }
 }
@@ -467,10 +556,12 @@ impl std::error::Error for ServerError {
         match self {
             Self::Bootstrap(error) => Some(error),
             Self::Bind { error, .. } | Self::System(error) => Some(error),
+            Self::Tls(error) => Some(error),
             Self::Node(error) => Some(error),
             Self::Table(error) => Some(error),
             Self::Recover(error) => Some(error),
-            Self::Ended(_) | Self::Interrupted | Self::Removed => None,
+            Self::Auth(error) => Some(error),
+            Self::Ended(_) | Self::Interrupted | Self::Removed | Self::Corrupt(_) => None,
         }
     }
 }
@@ -486,4 +577,3 @@ const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const STREAM_WINDOW_BYTES: u32 = 128 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 const HEADER_BYTES_MAX: u32 = 16 << 10;
-const METRICS_CONNECTIONS_MAX: usize = 64;

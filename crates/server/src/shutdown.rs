@@ -4,8 +4,9 @@ use std::io;
 use std::time::Duration;
 
 use quorate::{MemberId, Node};
+use quorate_core::status::{Flow, PeerStatus};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// The signals that ask the process to stop.
 pub(crate) struct ShutdownSignals {
@@ -29,20 +30,79 @@ impl ShutdownSignals {
     }
 }
 
+/// How a member ceased to lead before its shutdown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeadershipTransfer {
+    /// It does not lead, or no longer.
+    Done,
+    /// No other member can lead: there is no other voter, or too few of them answer for an
+    /// election.
+    NoSuccessor,
+    /// No other member took over in time.
+    TimedOut,
+}
+
 /// Transfers leadership to another member, if this one leads and another one can. Returns when
 /// that is done, is impossible, or took too long.
-pub(crate) async fn transfer_leadership(node: &Node) {
-    let transferred = async {
-        while node.is_leader() {
-            match successor(node).await {
-                Successor::Ready(id) if node.transfer(id).await.is_ok() => return,
-                Successor::Ready(_) | Successor::NotReady => sleep(POLL_INTERVAL).await,
-                Successor::None => return,
-            }
-        }
+pub(crate) async fn transfer_leadership(node: &Node) -> LeadershipTransfer {
+    let ended = tokio::select! {
+        ended = try_transfer(node) => ended,
+        () = no_longer_leads(node) => LeadershipTransfer::Done,
+        () = no_quorum(node) => LeadershipTransfer::NoSuccessor,
+        () = sleep(TRANSFER_TIMEOUT) => LeadershipTransfer::TimedOut,
     };
-    if timeout(TRANSFER_TIMEOUT, transferred).await.is_err() {
-        tracing::warn!("no member took over leadership in time; the others will elect a leader");
+    match ended {
+        LeadershipTransfer::Done => {}
+        LeadershipTransfer::NoSuccessor => {
+            tracing::info!("no other member can take over leadership");
+        }
+        LeadershipTransfer::TimedOut => {
+            tracing::warn!(
+                "no member took over leadership in time; the others will elect a leader"
+            );
+        }
+    }
+    ended
+}
+
+async fn try_transfer(node: &Node) -> LeadershipTransfer {
+    while node.is_leader() {
+        match successor(node).await {
+            Successor::Ready(id) if node.transfer(id).await.is_ok() => break,
+            Successor::Ready(_) | Successor::NotReady => sleep(POLL_INTERVAL).await,
+            Successor::None => return LeadershipTransfer::NoSuccessor,
+        }
+    }
+    LeadershipTransfer::Done
+}
+
+/// Waits until this member does not lead, and for a moment until it knows the next leader: until
+/// then its vote may be needed.
+async fn no_longer_leads(node: &Node) {
+    let own = node.id();
+    let mut leader = node.watch_leader();
+    if leader.wait_for(|leader| *leader != Some(own)).await.is_ok() {
+        let _ = timeout(NEXT_LEADER_TIMEOUT, leader.wait_for(Option::is_some)).await;
+    }
+}
+
+/// Waits until too few voters answer to elect another leader, and that has lasted a moment: a new
+/// leader has heard from none of them, and a connection may be opened again.
+async fn no_quorum(node: &Node) {
+    let mut since = None;
+    loop {
+        sleep(POLL_INTERVAL).await;
+        let Ok(status) = node.status().await else { continue };
+        let peers = &status.raft.peers;
+        let answers = |id| {
+            let answers = |peer: &PeerStatus| peer.active && peer.flow != Flow::Probe;
+            id == node.id() || peers.iter().any(|peer| peer.id == id && answers(peer))
+        };
+        if peers.is_empty() || status.raft.membership.quorum(answers) {
+            since = None;
+        } else if since.get_or_insert_with(Instant::now).elapsed() >= NO_QUORUM_TIMEOUT {
+            return;
+        }
     }
 }
 
@@ -88,3 +148,5 @@ async fn successor(node: &Node) -> Successor {
 
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
+const NO_QUORUM_TIMEOUT: Duration = Duration::from_millis(300);
+const NEXT_LEADER_TIMEOUT: Duration = Duration::from_millis(300);

@@ -8,6 +8,8 @@ use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use quorate_etcd_files::EtcdDatabase;
+pub use quorate_etcd_files::{EtcdFileError, EtcdStatus};
 use sha2::{Digest, Sha256};
 
 /// The header of a snapshot file.
@@ -127,7 +129,7 @@ impl fmt::Display for SnapshotFileError {
         match self {
             Self::Io(error) => write!(f, "{error}"),
             Self::UnknownFormat => {
-                write!(f, "not a snapshot of this program, or one of a later version")
+                write!(f, "not a snapshot of this program or of etcd, or one of a later version")
             }
             Self::Damaged => {
                 write!(f, "snapshot is truncated or damaged: its checksum does not match")
@@ -152,6 +154,20 @@ impl From<io::Error> for SnapshotFileError {
             _ => Self::Io(error),
         }
     }
+}
+
+/// Whether a file starts as those of this program do. If not, it may be one of etcd.
+pub fn is_own_format(file: &mut (impl Read + Seek)) -> io::Result<bool> {
+    file.seek(SeekFrom::Start(0))?;
+    let mut start = Vec::new();
+    file.take(MAGIC.len() as u64).read_to_end(&mut start)?;
+    Ok(start == MAGIC)
+}
+
+/// The numbers of `etcdutl snapshot status` for a snapshot or database of etcd. Its checksum is
+/// compared if it has one.
+pub fn etcd_status(file: impl Read + Seek) -> Result<EtcdStatus, EtcdFileError> {
+    EtcdDatabase::open_with_any_checksum(file)?.status()
 }
 
 impl<F: Read + Seek> SnapshotFile<F> {

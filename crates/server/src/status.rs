@@ -7,6 +7,7 @@
 use axum::http::HeaderMap;
 use quorate::membership::ChangeRefusal;
 use quorate::{DowngradeRefusal, OutcomeUnknown, Refusal, RequestError, RequestRefused};
+use quorate_etcd_files::BboltWriteError;
 use quorate_kv::{KvError, TableError};
 use tokio::task::JoinError;
 use tonic::metadata::MetadataValue;
@@ -24,6 +25,10 @@ pub(crate) enum ServiceError {
     Kv(KvError),
     /// The table failed: the member is about to stop.
     Table(TableError),
+    /// A snapshot cannot be written in etcd's format.
+    EtcdExport(BboltWriteError<TableError>),
+    /// A request asks for a snapshot in an unknown format.
+    BadSnapshotFormat,
     Access(AccessDenied),
     NoLeader,
     NotLeader,
@@ -67,8 +72,6 @@ pub(crate) enum ServiceError {
         needs: u32,
         current: u32,
     },
-    /// A service that this server does not have yet.
-    Unsupported(&'static str),
     UnknownMethod {
         path: String,
     },
@@ -85,13 +88,22 @@ pub(crate) enum ServiceError {
     MalformedTimeout(MalformedTimeout),
     /// The message of a request did not arrive in time.
     RequestNotSent,
-    /// Too many requests of one connection lack their message.
+    /// Too many requests of one connection or one client address lack their message.
     TooManyOpenRequests {
         limit: usize,
     },
     /// Other responses take all memory for responses, and their clients are still reading.
     ResponseMemoryUsedUp {
         limit: u64,
+    },
+    /// More than the memory for all responses.
+    ResponseAboveLimit {
+        bytes: u64,
+        limit: u64,
+    },
+    /// A write is done, and there is no memory for its response.
+    ReplyDropped {
+        bytes: u64,
     },
     /// Beyond what gRPC can send in one message.
     ResponseTooLarge {
@@ -101,8 +113,37 @@ pub(crate) enum ServiceError {
     ResponseNotRead,
     /// The data model replied with bytes or a type that the request does not have.
     UnexpectedReply,
+    PasswordTooLong {
+        limit: usize,
+    },
+    /// Too many failed attempts to authenticate come from the address of the client.
+    TooManyLogins,
+    /// The server has only the key to check tokens.
+    CannotSignTokens,
     /// A blocking task panicked or was cancelled.
     Task(JoinError),
+    /// The key of a lock was deleted while it waited.
+    LockSessionExpired,
+    /// The caller's key of an election no longer exists.
+    NotElectionLeader,
+    /// No one campaigns.
+    NoElectionLeader,
+    /// A request of an election lacks its leader.
+    MissingLeaderKey,
+    /// A range stream cannot sort.
+    RangeStreamSorted,
+    /// A range stream cannot select by revisions.
+    RangeStreamFiltered,
+    /// The JSON of a gateway request cannot be read.
+    BadJson(String),
+    /// The timeout of a gateway request cannot be read.
+    BadGatewayTimeout {
+        timeout: String,
+    },
+    /// The gateway has this path, for another method.
+    GatewayMethodNotAllowed,
+    /// The gateway does not have this path.
+    GatewayPathNotFound,
 }
 
 /// Why a target membership cannot be resolved.
@@ -169,9 +210,17 @@ impl ServiceError {
             Self::Request(RequestError::Unknown(error)) => return unknown_outcome(error),
             Self::Kv(error) => (kv_code(*error), error.text()),
             Self::Table(error) => return (Code::Internal, format!("etcdserver: {error}")),
+            Self::EtcdExport(error) => return (Code::Internal, format!("quorate: {error}")),
+            Self::BadSnapshotFormat => {
+                (Code::InvalidArgument, "quorate: snapshots have the format quorate or etcd")
+            }
             Self::Access(AccessDenied::PermissionDenied) => {
                 (Code::PermissionDenied, "etcdserver: permission denied")
             }
+            Self::Access(AccessDenied::OriginNotAllowed) => (
+                Code::PermissionDenied,
+                "quorate: web pages of this origin may not use the gateway (see --cors)",
+            ),
             Self::NoLeader => (Code::Unavailable, NO_LEADER),
             Self::NotLeader => (Code::FailedPrecondition, "etcdserver: not leader"),
             Self::BadLeaderTransferee => (Code::FailedPrecondition, BAD_TRANSFEREE),
@@ -222,10 +271,6 @@ impl ServiceError {
                      all members run a program that supports {needs}"
                 ),
             ),
-            Self::Unsupported(service) => (
-                Code::Unimplemented,
-                format!("etcdserver: {service} is not supported by this server yet"),
-            ),
             Self::UnknownMethod { path } => (Code::Unimplemented, format!("unknown method {path}")),
             Self::UnknownHealthService => (Code::NotFound, "unknown service".into()),
             Self::HealthWatchOfOneService => {
@@ -244,29 +289,67 @@ impl ServiceError {
             }
             Self::TooManyOpenRequests { limit } => (
                 Code::ResourceExhausted,
-                format!("quorate: {limit} requests of this connection were begun and not sent"),
+                format!("quorate: {limit} requests of this client were begun and not sent"),
             ),
-            Self::ResponseMemoryUsedUp { limit } => (
-                Code::ResourceExhausted,
-                format!(
-                    "quorate: unread responses take all {limit} bytes of --max-response-memory; try again later"
-                ),
+            Self::PasswordTooLong { limit } => (
+                Code::InvalidArgument,
+                format!("quorate: a password may have at most {limit} bytes"),
             ),
-            Self::ResponseTooLarge { bytes } => (
-                Code::ResourceExhausted,
-                format!(
-                    "quorate: a response of {bytes} bytes cannot be sent; read fewer keys at once"
-                ),
-            ),
-            Self::ResponseNotRead => (
-                Code::ResourceExhausted,
-                "quorate: the response was dropped, since the client did not read it".into(),
-            ),
+            Self::TooManyLogins => (Code::ResourceExhausted, TOO_MANY_REQUESTS.into()),
+            Self::CannotSignTokens => {
+                (Code::Unknown, "auth: token signing attempted with verify-only key".into())
+            }
             Self::UnexpectedReply => (Code::Internal, "etcdserver: unexpected reply".into()),
             Self::Task(error) => (Code::Internal, format!("etcdserver: {error}")),
-            // `code_and_text` has handled all others.
-            other => (Code::Unknown, format!("etcdserver: {other:?}")),
+            Self::LockSessionExpired => (Code::Unknown, "mutex: session is expired".into()),
+            Self::NotElectionLeader => (Code::Unknown, "election: not leader".into()),
+            Self::NoElectionLeader => (Code::Unknown, "election: no leader".into()),
+            Self::MissingLeaderKey => (Code::Unknown, "\"leader\" field must be provided".into()),
+            Self::RangeStreamSorted => {
+                (Code::Unimplemented, "RangeStream does not support custom sort orders".into())
+            }
+            Self::RangeStreamFiltered => {
+                (Code::Unimplemented, "RangeStream does not support revision filters".into())
+            }
+            other => other.gateway_code_and_text(),
         }
+    }
+
+    /// The same for errors of the JSON gateway.
+    fn gateway_code_and_text(&self) -> (Code, String) {
+        match self {
+            Self::BadJson(text) => (Code::InvalidArgument, text.clone()),
+            Self::BadGatewayTimeout { timeout } => {
+                (Code::InvalidArgument, format!("invalid grpc-timeout: {timeout}"))
+            }
+            Self::GatewayMethodNotAllowed => (Code::Unimplemented, "Method Not Allowed".into()),
+            Self::GatewayPathNotFound => (Code::NotFound, "Not Found".into()),
+            other => other.response_code_and_text(),
+        }
+    }
+
+    /// The same for responses that take too much memory.
+    fn response_code_and_text(&self) -> (Code, String) {
+        let text = match self {
+            Self::ResponseMemoryUsedUp { limit } => format!(
+                "quorate: unread responses take all {limit} bytes of --max-response-memory; try again later"
+            ),
+            Self::ResponseAboveLimit { bytes, limit } => format!(
+                "quorate: a response of {bytes} bytes is above the limit of {limit} (7/8 of --max-response-memory); read fewer keys at once"
+            ),
+            Self::ReplyDropped { bytes } => format!(
+                "quorate: the request was carried out, and its response of {bytes} bytes was dropped: unread responses take all of --max-response-memory"
+            ),
+            Self::ResponseTooLarge { bytes } => format!(
+                "quorate: a response of {bytes} bytes cannot be sent; read fewer keys at once"
+            ),
+            Self::ResponseNotRead => {
+                "quorate: the response was dropped, since the client did not read it".into()
+            }
+            // `code_and_text` has handled all others.
+            other => return (Code::Unknown, format!("etcdserver: {other:?}")),
+        };
+        (Code::ResourceExhausted, text)
     }
 
     /// What our error says beyond etcd's text.
@@ -303,6 +386,11 @@ pub(crate) fn message_too_large(headers: &HeaderMap) -> Option<Status> {
     let mut numbers = numbers.split(|letter: char| !letter.is_ascii_digit());
     let mut number = || numbers.find(|number| !number.is_empty()).map(str::to_owned);
     Some(ServiceError::MessageTooLarge { bytes: number()?, limit: number()? }.into())
+}
+
+/// The status of a response, in its headers or trailers.
+pub(crate) fn status_of(headers: &HeaderMap) -> Option<Status> {
+    Status::from_header_map(headers)
 }
 
 /// The metadata key under which our own reason is sent beside etcd's text.
@@ -432,6 +520,23 @@ fn kv_code(error: KvError) -> Code {
         KvError::LeaseNotFound => Code::NotFound,
         KvError::LeaseExists => Code::FailedPrecondition,
         KvError::Corrupt => Code::DataLoss,
+        KvError::RootUserNotFound
+        | KvError::RootRoleNotFound
+        | KvError::UserExists
+        | KvError::UserNotFound
+        | KvError::RoleExists
+        | KvError::RoleNotFound
+        | KvError::RoleNotGranted
+        | KvError::PermissionNotGranted
+        | KvError::AuthNotEnabled => Code::FailedPrecondition,
+        KvError::UserNameEmpty
+        | KvError::RoleNameEmpty
+        | KvError::AuthFailed
+        | KvError::PermissionNotGiven
+        | KvError::InvalidAuthManagement
+        | KvError::AuthRevisionOld => Code::InvalidArgument,
+        KvError::PermissionDenied => Code::PermissionDenied,
+        KvError::InvalidAuthToken => Code::Unauthenticated,
         KvError::UnknownCommand => Code::Unavailable,
         _ => Code::Unknown,
     }

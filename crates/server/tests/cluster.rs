@@ -257,3 +257,22 @@ async fn a_removal_that_leaves_no_live_quorum_is_refused_with_the_numbers() {
         server.stop().await;
     }
 }
+
+/// A lone voter knows that its whole log is committed: what it acknowledged is there at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_single_member_serves_nothing_before_its_log_is_applied() {
+    let a = TestMember::new("a");
+    let mut config = a.config(&[&a], ClusterState::New);
+    // It does not wait for it.
+    config.election_timeout = std::time::Duration::from_secs(50);
+    let server = RunningServer::start(config.clone()).await.unwrap();
+    for number in 0..20 {
+        a.put(&format!("key {number}"), "1").await.unwrap();
+    }
+    let revision = server.store().read().revision();
+    server.stop_now().await;
+    let server = RunningServer::start(config).await.unwrap();
+    assert_eq!(server.store().read().revision(), revision);
+    assert!(server.node().is_leader());
+    server.stop_now().await;
+}

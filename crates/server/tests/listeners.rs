@@ -5,8 +5,10 @@
 mod support;
 
 use quorate_server::config::ClusterState;
-use quorate_server::{RunningServer, ServerError};
+use quorate_server::{RunningServer, ServerError, Url};
 use support::{TestMember, http_get, wait_for};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn peers_and_clients_can_use_every_listener() {
@@ -45,4 +47,33 @@ async fn peers_and_clients_can_use_every_listener() {
     for server in running {
         server.stop_now().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_are_served_on_a_socket_in_a_file() {
+    let a = TestMember::new("a");
+    let path = a.directory().join("clients.sock");
+    // As left behind by a server that was killed.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let mut config = a.config(&[&a], ClusterState::New);
+    let url = Url::parse_for_clients(&format!("unix://{}", path.display())).unwrap();
+    config.listen_client_urls.push(url.clone());
+    let server = RunningServer::start(config).await.unwrap();
+    a.put_until_done("x", "1").await;
+    let mut stream = UnixStream::connect(&path).await.unwrap();
+    let request = "GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    assert!(response.starts_with("HTTP/1.1 200 OK"), "{response}");
+    assert!(response.ends_with("{\"health\":\"true\",\"reason\":\"\"}"), "{response}");
+    server.stop().await;
+    assert!(!path.exists());
+
+    // A file that is no socket is not removed.
+    std::fs::write(&path, "data").unwrap();
+    let mut config = a.config(&[&a], ClusterState::New);
+    config.listen_client_urls = vec![url];
+    assert!(matches!(RunningServer::start(config).await, Err(ServerError::Bind { .. })));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "data");
 }

@@ -4,12 +4,15 @@
 
 mod support;
 
-use quorate_proto::etcdserverpb::MemberUpdateRequest;
+use quorate_proto::etcdserverpb::{
+    MemberAddRequest, MemberPromoteRequest, MemberRemoveRequest, MemberUpdateRequest,
+};
 use quorate_proto::quorate::v1;
 use quorate_proto::quorate::v1::membership_client::MembershipClient;
 use quorate_proto::quorate::v1::target_member::Member as Named;
 use quorate_server::config::ClusterState;
 use support::{TestMember, names, start_all};
+use tonic::Code;
 use tonic::transport::Channel;
 
 async fn client(member: &TestMember) -> MembershipClient<Channel> {
@@ -73,6 +76,29 @@ async fn a_member_is_replaced_by_one_goal() {
     assert_eq!(b.get("x").await.as_deref(), Some("1"));
     for server in running {
         server.stop().await;
+    }
+}
+
+/// Another operator has added a member that was not started yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removal_does_not_wait_for_a_member_that_was_never_started() {
+    let [a, b, c, missing] = ["a", "b", "c", "d"].map(TestMember::new);
+    let running = start_all(&[&a, &b, &c]).await;
+    let mut cluster = a.cluster().await;
+    let add = MemberAddRequest { peer_urls: vec![missing.peer.to_string()], is_learner: false };
+    let added = cluster.member_add(add).await.unwrap().into_inner().member.unwrap().id;
+    let members = a.members_until(|members| members.len() == 4).await;
+    let removed = members.iter().find(|member| member.name == "c").unwrap().id;
+
+    let remove = MemberRemoveRequest { id: removed };
+    let members = cluster.member_remove(remove).await.unwrap().into_inner().members;
+    assert_eq!(members.len(), 3);
+    assert!(members.iter().any(|member| member.id == added));
+    // The goal still leads to the vote of the missing member.
+    let status = client(&a).await.status(v1::StatusRequest {}).await.unwrap().into_inner();
+    assert!(status.membership.unwrap().goal.unwrap().voters.contains(&added));
+    for server in running {
+        server.stop_now().await;
     }
 }
 
@@ -145,5 +171,65 @@ async fn a_goal_that_waits_for_a_member_can_be_cancelled() {
     assert!(again.message().contains("no change is in progress"), "{again}");
     for server in running {
         server.stop().await;
+    }
+}
+
+/// A member that is cut off may lack the newest membership: it cannot say that a member does not
+/// exist, that an address is free, or that a member is no learner.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_without_a_leader_refuses_changes_as_unavailable() {
+    let [a, b, c] = ["a", "b", "c"].map(TestMember::new);
+    let mut running = start_all(&[&a, &b, &c]).await;
+    let mut cluster = a.cluster().await;
+    let mut membership = client(&a).await;
+    running.pop().unwrap().stop_now().await;
+    running.pop().unwrap().stop_now().await;
+
+    let (unknown, urls) = (12345, vec![b.peer.to_string()]);
+    let update = MemberUpdateRequest { id: unknown, peer_urls: urls.clone() };
+    let goal = target(vec![by_name("a"), by_name("unknown")]);
+    let goal = v1::SetGoalRequest { target: goal, wait: false, expected: None };
+    let refused = [
+        cluster.member_remove(MemberRemoveRequest { id: unknown }).await.unwrap_err(),
+        cluster.member_promote(MemberPromoteRequest { id: unknown }).await.unwrap_err(),
+        cluster.member_update(update).await.unwrap_err(),
+        cluster
+            .member_add(MemberAddRequest { peer_urls: urls, is_learner: false })
+            .await
+            .unwrap_err(),
+        membership.set_goal(goal).await.unwrap_err(),
+    ];
+    for status in refused {
+        let code = status.code();
+        assert!(matches!(code, Code::Unavailable | Code::DeadlineExceeded), "{status:?}");
+    }
+    running.pop().unwrap().stop_now().await;
+}
+
+/// As etcd's own calls refuse it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_with_very_many_urls_is_refused() {
+    let a = TestMember::new("a");
+    let running = start_all(&[&a]).await;
+    let mut membership = client(&a).await;
+    let with_urls = |count: usize| {
+        let peer_urls = (0..count).map(|number| format!("http://h{number}:1")).collect();
+        let new = v1::NewMember { name: "b".into(), peer_urls, ..v1::NewMember::default() };
+        target(vec![by_name("a"), v1::TargetMember { member: Some(Named::New(new)) }])
+    };
+    for count in [65, 40_000] {
+        let plan = v1::PlanRequest { target: with_urls(count), expected: None };
+        let refused = membership.plan(plan).await.unwrap_err();
+        assert_eq!(refused.message(), "etcdserver: given member URLs are invalid");
+        let goal = v1::SetGoalRequest { target: with_urls(count), wait: false, expected: None };
+        let refused = membership.set_goal(goal).await.unwrap_err();
+        assert_eq!(refused.message(), "etcdserver: given member URLs are invalid");
+    }
+    let plan = v1::PlanRequest { target: with_urls(64), expected: None };
+    membership.plan(plan).await.unwrap();
+    let status = membership.status(v1::StatusRequest {}).await.unwrap().into_inner();
+    assert_eq!(status.membership.unwrap().members.len(), 1);
+    for server in running {
+        server.stop_now().await;
     }
 }

@@ -5,10 +5,13 @@
 mod support;
 
 use quorate_proto::etcdserverpb::compare::{CompareTarget, TargetUnion};
+use quorate_proto::etcdserverpb::lease_client::LeaseClient;
+use quorate_proto::etcdserverpb::request_op::Request as Part;
 use quorate_proto::etcdserverpb::watch_client::WatchClient;
 use quorate_proto::etcdserverpb::watch_request::RequestUnion;
 use quorate_proto::etcdserverpb::{
-    Compare, MemberPromoteRequest, RangeRequest, TxnRequest, WatchCreateRequest, WatchRequest,
+    Compare, DeleteRangeRequest, LeaseGrantRequest, MemberPromoteRequest, PutRequest, RangeRequest,
+    RequestOp, TxnRequest, WatchCreateRequest, WatchRequest,
 };
 use quorate_server::RunningServer;
 use quorate_server::config::ClusterState;
@@ -53,7 +56,7 @@ const NAMES: &[&str] = &[
     "etcd_server_health_failures",
     "etcd_server_learner_promote_successes",
     "etcd_server_learner_promote_failures",
-    "etcd_cluster_version{cluster_version=\"3.5.0\"}",
+    "etcd_cluster_version{cluster_version=\"3.7.0\"}",
     "quorate_cluster_version",
     "quorate_downgrade_in_progress",
     "quorate_supported_version_max",
@@ -71,11 +74,91 @@ const NAMES: &[&str] = &[
     "etcd_network_peer_sent_failures_total",
     "etcd_network_client_grpc_sent_bytes_total",
     "etcd_network_client_grpc_received_bytes_total",
+    "etcd_server_read_indexes_failed_total",
+    "etcd_mvcc_put_total",
+    "etcd_mvcc_delete_total",
+    "etcd_mvcc_range_total",
+    "etcd_mvcc_txn_total",
+    "etcd_mvcc_hash_duration_seconds_count",
+    "etcd_mvcc_hash_rev_duration_seconds_count",
+    "etcd_debugging_mvcc_total_put_size_in_bytes",
+    "etcd_debugging_mvcc_events_total",
+    "etcd_debugging_mvcc_watch_stream_total",
+    "etcd_debugging_lease_granted_total",
+    "etcd_debugging_lease_renewed_total",
+    "etcd_debugging_lease_revoked_total",
+    "etcd_debugging_lease_ttl_total_bucket{le=\"64\"}",
+    "etcd_debugging_server_lease_expired_total",
+    "etcd_disk_wal_write_bytes_total",
+    "etcd_disk_wal_write_duration_seconds_bucket{le=\"8.192\"}",
+    "etcd_disk_backend_defrag_duration_seconds_bucket{le=\"409.6\"}",
+    "etcd_disk_backend_snapshot_duration_seconds_bucket{le=\"655.36\"}",
+    "etcd_disk_defrag_inflight",
+    "os_fd_used",
+    "os_fd_limit",
+    "process_start_time_seconds",
+    "process_virtual_memory_bytes",
     "process_resident_memory_bytes",
     "process_cpu_seconds_total",
     "process_open_fds",
     "process_max_fds",
 ];
+
+/// The same requests as in etcd 3.7 give the same numbers.
+#[tokio::test(flavor = "multi_thread")]
+async fn operations_are_counted_as_by_etcd() {
+    let a = TestMember::new("a");
+    let server = a.start(&[&a], ClusterState::New).await;
+    let mut kv = a.kv().await;
+    let client = |request: PutRequest| {
+        let mut request = tonic::Request::new(request);
+        request.metadata_mut().insert("client-api-version", "3.7".parse().unwrap());
+        request
+    };
+    for key in ["k1", "k2", "k3"] {
+        kv.put(client(put(key, "v"))).await.unwrap();
+    }
+    kv.put(put("", "v")).await.unwrap_err();
+    let range = RangeRequest { key: "k".into(), range_end: "l".into(), ..Default::default() };
+    kv.range(range.clone()).await.unwrap();
+    let delete = DeleteRangeRequest { key: "k1".into(), ..Default::default() };
+    kv.delete_range(delete).await.unwrap();
+    let part = |request| RequestOp { request: Some(request) };
+    let one =
+        TxnRequest { success: vec![part(Part::RequestPut(put("t", "1")))], ..Default::default() };
+    kv.txn(one).await.unwrap();
+    let parts = vec![part(Part::RequestPut(put("t", "2"))), part(Part::RequestRange(range))];
+    kv.txn(TxnRequest { success: parts, ..Default::default() }).await.unwrap();
+    let grant = LeaseGrantRequest { ttl: 60, id: 7 };
+    LeaseClient::new(a.channel().await).lease_grant(grant).await.unwrap();
+
+    let page = page(&server).await;
+    let duration = "etcd_server_apply_duration_seconds_count";
+    let request = "etcd_server_request_duration_seconds_count";
+    let clients = "etcd_server_client_requests_total";
+    for (name, expected) in [
+        ("etcd_mvcc_put_total", 5.),
+        ("etcd_mvcc_range_total", 2.),
+        ("etcd_mvcc_delete_total", 1.),
+        // Only those with more than one operation.
+        ("etcd_mvcc_txn_total", 1.),
+        ("etcd_debugging_mvcc_total_put_size_in_bytes", 13.),
+        ("etcd_debugging_lease_granted_total", 1.),
+        ("etcd_debugging_lease_ttl_total_sum", 60.),
+        (&format!("{duration}{{op=\"Put\",success=\"true\",version=\"v3\"}}"), 3.),
+        (&format!("{duration}{{op=\"Txn\",success=\"true\",version=\"v3\"}}"), 2.),
+        (&format!("{request}{{type=\"Put\",success=\"true\"}}"), 3.),
+        (&format!("{request}{{type=\"Put\",success=\"false\"}}"), 1.),
+        (&format!("{request}{{type=\"Range\",success=\"true\"}}"), 1.),
+        ("etcd_server_range_duration_seconds_count{success=\"true\"}", 1.),
+        (&format!("{clients}{{client_api_version=\"3.7\",type=\"unary\"}}"), 3.),
+        (&format!("{clients}{{client_api_version=\"unknown\",type=\"unary\"}}"), 6.),
+    ] {
+        assert_eq!(value(&page, name), Some(expected), "{name} in {page}");
+    }
+    assert!(value(&page, "etcd_disk_wal_write_bytes_total").unwrap() > 0.);
+    server.stop().await;
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_metrics_are_present() {
@@ -96,9 +179,21 @@ async fn all_metrics_are_present() {
     let page = page(&first).await;
     let own = [
         format!("etcd_server_id{{server_id=\"{:016x}\"}}", first.node().id().0),
-        format!("etcd_server_version{{server_version=\"{}\"}}", quorate_server::ETCD_VERSION),
+        format!(
+            "etcd_server_version{{server_version=\"{}\"}}",
+            quorate_server::EtcdRelease::default().version()
+        ),
         format!("{round_trip}_bucket{peer_bucket}"),
         format!("{round_trip}_sum{peer}"),
+        format!(
+            "etcd_network_active_peers{{Local=\"{:016x}\",Remote=\"{:016x}\"}}",
+            first.node().id().0,
+            second.node().id().0
+        ),
+        format!(
+            "etcd_network_known_peers{{Local=\"{0:016x}\",Remote=\"{0:016x}\"}}",
+            first.node().id().0
+        ),
         call("grpc_server_started_total", "etcdserverpb.KV/Put", "unary"),
         call("grpc_server_msg_received_total", "etcdserverpb.KV/Put", "unary"),
         call("grpc_server_msg_sent_total", "etcdserverpb.Watch/Watch", "bidi_stream"),

@@ -10,7 +10,12 @@ use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use http::Request;
 use prost::Message;
-use quorate_proto::etcdserverpb::{PutRequest, RangeRequest, RangeResponse};
+use quorate_proto::etcdserverpb::watch_client::WatchClient;
+use quorate_proto::etcdserverpb::watch_request::RequestUnion;
+use quorate_proto::etcdserverpb::{
+    DeleteRangeRequest, PutRequest, RangeRequest, RangeResponse, RequestOp, TxnRequest,
+    WatchCreateRequest, WatchRequest, request_op,
+};
 use quorate_server::RunningServer;
 use quorate_server::config::ClusterState;
 use support::{TEST_TIMEOUT, TestMember, http_get, put};
@@ -89,12 +94,17 @@ async fn unread_responses_stay_within_the_budget() {
         let small = RangeRequest { key: "first".into(), ..Default::default() };
         assert_eq!(kv.range(small).await.unwrap().into_inner().count, 1);
     }
-    // A client that reads is served: what others do not read is dropped.
-    let found = timeout(TEST_TIMEOUT, kv.range(range.clone())).await.unwrap();
-    match found {
-        Ok(found) => assert_eq!(found.into_inner().kvs.len(), 8),
-        Err(refused) => assert_eq!(refused.code(), tonic::Code::ResourceExhausted, "{refused}"),
-    }
+    // A client that reads is served in the end: what others do not read is dropped.
+    let served = async {
+        loop {
+            match kv.range(range.clone()).await {
+                Ok(found) => return found.into_inner().kvs.len(),
+                Err(refused) => assert_eq!(refused.code(), tonic::Code::ResourceExhausted),
+            }
+        }
+    };
+    assert_eq!(timeout(TEST_TIMEOUT, served).await.unwrap(), 8);
+    assert!(metric(&server, "quorate_client_responses_dropped_total").await > 0);
     drop((unread, client));
     support::wait_for("all memory is free", async || {
         metric(&server, "quorate_client_response_bytes").await == 0
@@ -103,6 +113,151 @@ async fn unread_responses_stay_within_the_budget() {
     let found = timeout(TEST_TIMEOUT, kv.range(range)).await.unwrap().unwrap().into_inner();
     assert_eq!((found.kvs.len(), found.count, found.more), (8, 8, false));
     assert!(found.kvs.iter().all(|kv| kv.value.len() == MIB as usize && kv.version == 1));
+    server.stop_now().await;
+}
+
+/// 12 values of 1 MiB in a budget of 8 MiB.
+async fn start_small_budget(a: &TestMember) -> RunningServer {
+    let mut config = a.config(&[a], ClusterState::New);
+    config.max_response_memory = 8 * MIB;
+    let server = RunningServer::start(config).await.unwrap();
+    a.put_until_done("first", "1").await;
+    put_large(a).await;
+    server
+}
+
+async fn put_large(a: &TestMember) {
+    let mut kv = a.kv().await;
+    for number in 0..12 {
+        let value = vec![b'v'; MIB as usize].into();
+        let key = format!("k{number:02}").into();
+        kv.put(PutRequest { key, value, ..Default::default() }).await.unwrap();
+    }
+}
+
+/// The refusal comes before the request has any effect.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_response_above_the_budget_is_refused() {
+    let a = TestMember::new("a");
+    let server = start_small_budget(&a).await;
+    let mut kv = a.kv().await.max_decoding_message_size(usize::MAX);
+    let range = RangeRequest { key: "k".into(), range_end: "l".into(), ..Default::default() };
+    let deletion = DeleteRangeRequest { key: "k".into(), range_end: "l".into(), prev_kv: true };
+    let operation = |request| RequestOp { request: Some(request) };
+    let writing = |request| TxnRequest {
+        success: vec![
+            operation(request_op::Request::RequestPut(put("txn", "1"))),
+            operation(request),
+        ],
+        ..Default::default()
+    };
+    let ranges = writing(request_op::Request::RequestRange(range.clone()));
+    let deletes = writing(request_op::Request::RequestDeleteRange(deletion.clone()));
+    let refused = [
+        kv.range(range.clone()).await.unwrap_err(),
+        kv.delete_range(deletion.clone()).await.unwrap_err(),
+        kv.txn(ranges).await.unwrap_err(),
+        kv.txn(deletes).await.unwrap_err(),
+    ];
+    for error in refused {
+        assert_eq!(error.code(), tonic::Code::ResourceExhausted, "{error}");
+        assert!(error.message().contains("--max-response-memory"), "{error}");
+    }
+    assert_eq!(a.get("txn").await, None);
+    assert_eq!(metric(&server, "quorate_client_response_bytes").await, 0);
+    // In parts, and without what was before, it is served.
+    let part = RangeRequest { limit: 5, ..range.clone() };
+    assert_eq!(kv.range(part).await.unwrap().into_inner().kvs.len(), 5);
+    let part = DeleteRangeRequest { range_end: "k06".into(), ..deletion.clone() };
+    assert_eq!(kv.delete_range(part).await.unwrap().into_inner().prev_kvs.len(), 6);
+    let rest = DeleteRangeRequest { prev_kv: false, ..deletion };
+    assert_eq!(kv.delete_range(rest).await.unwrap().into_inner().deleted, 6);
+    server.stop_now().await;
+}
+
+/// Replies with the previous pairs of writes wait for memory as ranges do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unread_replies_to_writes_stay_within_the_budget() {
+    let a = TestMember::new("a");
+    let server = start_small_budget(&a).await;
+    let mut client = connect(server.client_addresses()[0]).await;
+    let mut unread = Vec::new();
+    for _ in 0..4 {
+        for number in 0..12 {
+            // With its previous value of 1 MiB, as most of these replies have it.
+            let key = format!("k{number:02}").into();
+            let value = vec![b'w'; MIB as usize].into();
+            let request = PutRequest { key, value, prev_kv: true, ..Default::default() };
+            unread.push(call(&mut client, "/etcdserverpb.KV/Put", &request, None).await);
+        }
+    }
+    support::wait_for("replies are sent", async || {
+        metric(&server, "quorate_client_response_bytes").await >= 5 * MIB
+    })
+    .await;
+    for _ in 0..20 {
+        let used = metric(&server, "quorate_client_response_bytes").await;
+        assert!(used <= 8 * MIB, "{used}");
+    }
+    drop((unread, client));
+    support::wait_for("all memory is free", async || {
+        metric(&server, "quorate_client_response_bytes").await == 0
+    })
+    .await;
+    server.stop_now().await;
+}
+
+fn watch_all() -> WatchRequest {
+    let create =
+        WatchCreateRequest { key: "k".into(), range_end: "l".into(), ..Default::default() };
+    WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) }
+}
+
+/// Streams of watches that are not read wait for memory, and one that is read gets all events.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unread_watches_stay_within_the_budget() {
+    let a = TestMember::new("a");
+    let server = start_small_budget(&a).await;
+    let mut client = connect(server.client_addresses()[0]).await;
+    let mut unread = Vec::new();
+    for _ in 0..20 {
+        client = client.ready().await.unwrap();
+        let request = Request::post("http://m/etcdserverpb.Watch/Watch")
+            .header("content-type", "application/grpc")
+            .header("te", "trailers");
+        let (reply, mut body) = client.send_request(request.body(()).unwrap(), false).unwrap();
+        let bytes = watch_all().encode_to_vec();
+        let length = (bytes.len() as u32).to_be_bytes();
+        body.send_data([&[0][..], &length, &bytes].concat().into(), false).unwrap();
+        unread.push((reply, body));
+    }
+    let (sender, receiver) = tokio::sync::mpsc::channel(1);
+    sender.send(watch_all()).await.unwrap();
+    let requests = tokio_stream::wrappers::ReceiverStream::new(receiver);
+    let mut reading = WatchClient::new(a.channel().await).max_decoding_message_size(usize::MAX);
+    let mut reading = reading.watch(requests).await.unwrap().into_inner();
+    assert!(reading.message().await.unwrap().unwrap().created);
+    let watching = "etcd_debugging_mvcc_watcher_total";
+    support::wait_for("all watch", async || metric(&server, watching).await == 21).await;
+
+    put_large(&a).await;
+    support::wait_for("events are sent", async || {
+        metric(&server, "quorate_client_response_bytes").await >= 4 * MIB
+    })
+    .await;
+    let mut events = 0;
+    while events < 12 {
+        let used = metric(&server, "quorate_client_response_bytes").await;
+        assert!(used <= 8 * MIB, "{used}");
+        let response = timeout(TEST_TIMEOUT, reading.message()).await.unwrap();
+        events += response.unwrap().unwrap().events.len();
+    }
+    // Those that do not read lose their streams, and go on from their revision when they return.
+    support::wait_for("a stream is dropped", async || {
+        metric(&server, "quorate_client_responses_dropped_total").await > 0
+    })
+    .await;
+    drop((unread, client));
     server.stop_now().await;
 }
 

@@ -11,8 +11,8 @@ use quorate_proto::etcdserverpb::watch_client::WatchClient;
 use quorate_proto::grpc::health::v1::HealthCheckRequest;
 use quorate_proto::grpc::health::v1::health_check_response::ServingStatus;
 use quorate_proto::grpc::health::v1::health_client::HealthClient;
-use quorate_server::RunningServer;
 use quorate_server::config::ClusterState;
+use quorate_server::{LeadershipTransfer, RunningServer};
 use support::{TEST_TIMEOUT, TestMember, http_get, start_all, wait_until};
 use tokio::net::TcpStream;
 
@@ -43,10 +43,10 @@ async fn a_stopping_leader_transfers_leadership_and_serves_meanwhile() {
     wait_until("another leads", || running.iter().any(|server| server.node().is_leader())).await;
     let (line, body) = http_get(address, "/readyz").await;
     assert_eq!(line, "HTTP/1.1 503 Service Unavailable");
-    assert!(body.contains("[-]not_stopping failed"), "{body}");
+    assert!(body.contains("[-]not_stopping failed: the server is stopping\n"), "{body}");
     let (line, body) = http_get(address, "/health").await;
     assert_eq!(line, "HTTP/1.1 503 Service Unavailable");
-    assert_eq!(body, "{\"health\":\"false\",\"reason\":\"SERVER STOPPING\"}");
+    assert_eq!(body, "{\"health\":\"false\",\"reason\":\"SERVER STOPPING\"}\n");
     assert_eq!(http_get(address, "/livez").await.0, "HTTP/1.1 200 OK");
     while health_states.message().await.unwrap().unwrap().status() != ServingStatus::NotServing {}
     // Requests are still served, through the new leader.
@@ -60,6 +60,21 @@ async fn a_stopping_leader_transfers_leadership_and_serves_meanwhile() {
     for server in running {
         server.stop().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_member_does_not_wait_for_a_successor() {
+    let [a, b, c] = ["a", "b", "c"].map(TestMember::new);
+    let mut running = start_all(&[&a, &b, &c]).await;
+    wait_until("one leads", || running.iter().any(|server| server.node().is_leader())).await;
+    let leader = running.iter().position(|server| server.node().is_leader()).unwrap();
+    let last = running.remove(leader);
+    for server in running {
+        server.stop_now().await;
+    }
+    // It may have noticed already that no quorum answers.
+    assert_ne!(last.leave().await, LeadershipTransfer::TimedOut);
+    last.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

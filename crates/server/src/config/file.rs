@@ -3,14 +3,20 @@
 use yaml_rust2::{Yaml, YamlLoader};
 
 use super::error::ServerConfigError;
-use super::flags::{FlagKind, kind};
+use super::flags::{FlagKind, kind, present_name};
 use super::settings::{Settings, unknown};
 
 /// Reads the settings of this file.
 pub(crate) fn read(path: &str) -> Result<Settings, ServerConfigError> {
     let failed = |reason: String| ServerConfigError::File { path: path.to_owned(), reason };
     let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
-    let documents = YamlLoader::load_from_str(&text).map_err(|error| failed(error.to_string()))?;
+    parse(path, &text)
+}
+
+/// The settings in the text of this file.
+pub(crate) fn parse(path: &str, text: &str) -> Result<Settings, ServerConfigError> {
+    let failed = |reason: String| ServerConfigError::File { path: path.to_owned(), reason };
+    let documents = YamlLoader::load_from_str(text).map_err(|error| failed(error.to_string()))?;
     let mut settings = Settings::for_file();
     match documents.first() {
         None | Some(Yaml::Null) => {}
@@ -54,6 +60,8 @@ fn add_block(
         let name = match name {
             "allowed-cn" | "allowed-hostname" if prefix.is_empty() => format!("client-cert-{name}"),
             "allowed-cn" | "allowed-hostname" => format!("{prefix}cert-{name}"),
+            "crl-file" | "client-crl-file" if prefix.is_empty() => "client-crl-file".to_owned(),
+            "crl-file" | "client-crl-file" => "peer-crl-file".to_owned(),
             "skip-client-san-verification" => format!("peer-{name}"),
             _ => format!("{prefix}{name}"),
         };
@@ -63,13 +71,15 @@ fn add_block(
 }
 
 fn set(settings: &mut Settings, name: &str, value: &Yaml) -> Result<(), ServerConfigError> {
+    let name = present_name(name);
     let kind = kind(name).ok_or_else(|| unknown(name))?;
-    let takes_list = name == "log-outputs" || !matches!(kind, FlagKind::Value | FlagKind::Switch);
+    let takes_list = LISTS.contains(&name) || !matches!(kind, FlagKind::Value | FlagKind::Switch);
     let value = match value {
         Yaml::Null => return Ok(()),
         Yaml::Array(list) if takes_list => {
-            let texts = list.iter().filter_map(plain);
-            texts.collect::<Vec<_>>().join(",")
+            let wrong = || ServerConfigError::value(name, "a list", "a list of plain values");
+            let texts: Option<Vec<String>> = list.iter().map(plain).collect();
+            texts.ok_or_else(wrong)?.join(",")
         }
         other => {
             let wrong = || ServerConfigError::value(name, "a list or block", "a plain value");
@@ -88,6 +98,16 @@ fn plain(value: &Yaml) -> Option<String> {
         _ => None,
     }
 }
+
+/// Settings that are lists: joined with commas, as on the command line.
+const LISTS: &[&str] = &[
+    "cipher-suites",
+    "client-cert-allowed-cn",
+    "client-cert-allowed-hostname",
+    "log-outputs",
+    "peer-cert-allowed-cn",
+    "peer-cert-allowed-hostname",
+];
 
 /// Names in the files of old or new versions of etcd that are not flags.
 const FILE_ONLY: &[&str] = &[

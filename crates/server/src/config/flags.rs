@@ -17,19 +17,11 @@ pub(crate) enum FlagKind {
     /// It asks for a feature that this server lacks, and starting without it would be harmful:
     /// refused, unless its value turns the feature off.
     Refused(UnsupportedFeature),
-    /// The same, as a switch.
-    SwitchRefused(UnsupportedFeature),
 }
 
 /// A feature of etcd that this server lacks, and whose flags are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnsupportedFeature {
-    /// Certificates and encryption.
-    Tls,
-    /// Tokens that clients have to send.
-    Authentication,
-    /// Checks of the host name of requests.
-    HostNames,
     /// Lookup of the initial members in another service.
     Discovery,
 }
@@ -37,16 +29,22 @@ pub enum UnsupportedFeature {
 impl fmt::Display for UnsupportedFeature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Tls => "TLS is not supported yet: data would be sent unencrypted",
-            Self::Authentication => {
-                "authentication is not supported yet: no token would be checked"
-            }
-            Self::HostNames => "host names are not checked yet: all requests would be accepted",
             Self::Discovery => {
                 "discovery is not supported yet: this member would start a separate cluster; \
                  name the members with --initial-cluster"
             }
         })
+    }
+}
+
+/// The present name of a flag. etcd 3.5 has many of them with the prefix `experimental-`, which
+/// later releases dropped.
+pub(crate) fn present_name(name: &str) -> &str {
+    let Some(name_without) = name.strip_prefix("experimental-") else { return name };
+    match name_without {
+        "snapshot-catch-up-entries" => "snapshot-catchup-entries",
+        known if kind(known).is_some() => known,
+        _ => name,
     }
 }
 
@@ -62,8 +60,6 @@ pub(crate) fn kind(name: &str) -> Option<FlagKind> {
         Some(FlagKind::SwitchWithoutEffect)
     } else if let Some((_, missing)) = VALUES_REFUSED.iter().find(|(known, _)| *known == name) {
         Some(FlagKind::Refused(*missing))
-    } else if listed(SWITCHES_REFUSED) {
-        Some(FlagKind::SwitchRefused(UnsupportedFeature::Tls))
     } else {
         None
     }
@@ -84,13 +80,11 @@ pub(super) fn without_effect() -> Vec<&'static str> {
 }
 
 pub(super) fn refused() -> Vec<&'static str> {
-    let values = VALUES_REFUSED.iter().map(|(name, _)| *name);
-    values.chain(SWITCHES_REFUSED.iter().copied()).collect()
+    VALUES_REFUSED.iter().map(|(name, _)| *name).collect()
 }
 
 fn known() -> impl Iterator<Item = &'static str> {
-    let listed =
-        [VALUES, SWITCHES, VALUES_WITHOUT_EFFECT, SWITCHES_WITHOUT_EFFECT, SWITCHES_REFUSED];
+    let listed = [VALUES, SWITCHES, VALUES_WITHOUT_EFFECT, SWITCHES_WITHOUT_EFFECT];
     let refused = VALUES_REFUSED.iter().map(|(name, _)| *name);
     listed.into_iter().flatten().copied().chain(refused)
 }
@@ -113,17 +107,33 @@ fn distance(one: &str, other: &str) -> usize {
 
 const VALUES: &[&str] = &[
     "advertise-client-urls",
+    "audit-log",
+    "auth-token",
+    "auth-token-ttl",
     "auto-compaction-mode",
     "auto-compaction-retention",
+    "bcrypt-cost",
+    "cert-file",
+    "cipher-suites",
+    "client-cert-allowed-cn",
+    "client-cert-allowed-hostname",
+    "client-crl-file",
+    "compact-hash-check-time",
     "config-file",
+    "corrupt-check-time",
+    "cors",
     "data-dir",
     "drain-timeout",
     "election-timeout",
+    "etcd-release",
+    "feature-gates",
     "heartbeat-interval",
+    "host-whitelist",
     "initial-advertise-peer-urls",
     "initial-cluster",
     "initial-cluster-state",
     "initial-cluster-token",
+    "key-file",
     "listen-client-urls",
     "listen-metrics-urls",
     "listen-peer-urls",
@@ -132,16 +142,28 @@ const VALUES: &[&str] = &[
     "log-outputs",
     "max-concurrent-streams",
     "max-learners",
+    "max-peer-buffered-bytes",
     "max-request-bytes",
     "max-response-memory",
-    "max-peer-buffered-bytes",
     "max-txn-ops",
     "metrics",
     "name",
+    "peer-cert-allowed-cn",
+    "peer-cert-allowed-hostname",
+    "peer-cert-file",
+    "peer-client-cert-file",
+    "peer-client-key-file",
+    "peer-crl-file",
+    "peer-key-file",
+    "peer-trusted-ca-file",
     "quota-backend-bytes",
+    "self-signed-cert-validity",
     "snapshot-bytes",
     "snapshot-count",
     "table",
+    "tls-max-version",
+    "tls-min-version",
+    "trusted-ca-file",
     "wal-dir",
     "watch-progress-notify-interval",
 ];
@@ -149,26 +171,30 @@ const VALUES: &[&str] = &[
 const SWITCHES: &[&str] = &[
     "allow-moved-data-dir",
     "auto-promote",
+    "auto-tls",
+    "client-cert-auth",
+    "compact-hash-check-enabled",
+    "enable-grpc-gateway",
     "force-new-cluster",
     "help",
+    "initial-corrupt-check",
     "learner-reads",
+    "peer-auto-tls",
+    "peer-client-cert-auth",
+    "peer-skip-client-san-verification",
     "pre-vote",
     "version",
 ];
 
 const VALUES_WITHOUT_EFFECT: &[&str] = &[
-    "auth-token-ttl",
     "backend-batch-interval",
     "backend-batch-limit",
     "backend-bbolt-freelist-type",
-    "bcrypt-cost",
     "bootstrap-defrag-threshold-megabytes",
-    "cipher-suites",
-    "compact-hash-check-time",
+    "client-cert-file",
+    "client-key-file",
     "compaction-batch-limit",
     "compaction-sleep-interval",
-    "corrupt-check-time",
-    "cors",
     "discovery-fallback",
     "discovery-proxy",
     "discovery-srv-name",
@@ -177,7 +203,6 @@ const VALUES_WITHOUT_EFFECT: &[&str] = &[
     "distributed-tracing-sampling-rate",
     "distributed-tracing-service-name",
     "downgrade-check-time",
-    "feature-gates",
     "grpc-keepalive-interval",
     "grpc-keepalive-min-time",
     "grpc-keepalive-timeout",
@@ -189,25 +214,18 @@ const VALUES_WITHOUT_EFFECT: &[&str] = &[
     "memory-mlock",
     "raft-read-timeout",
     "raft-write-timeout",
-    "self-signed-cert-validity",
     "snapshot-catchup-entries",
-    "tls-max-version",
-    "tls-min-version",
     "v2-deprecation",
     "warning-apply-duration",
     "warning-unary-request-duration",
 ];
 
 const SWITCHES_WITHOUT_EFFECT: &[&str] = &[
-    "compact-hash-check-enabled",
     "enable-distributed-tracing",
-    "enable-grpc-gateway",
     "enable-log-rotation",
     "enable-pprof",
     "enable-v2",
-    "initial-corrupt-check",
     "initial-election-tick-advance",
-    "peer-skip-client-san-verification",
     "socket-reuse-address",
     "socket-reuse-port",
     "stop-grpc-service-on-defrag",
@@ -216,31 +234,11 @@ const SWITCHES_WITHOUT_EFFECT: &[&str] = &[
 ];
 
 const VALUES_REFUSED: &[(&str, UnsupportedFeature)] = &[
-    ("auth-token", UnsupportedFeature::Authentication),
-    ("cert-file", UnsupportedFeature::Tls),
-    ("client-cert-allowed-hostname", UnsupportedFeature::Tls),
-    ("client-cert-file", UnsupportedFeature::Tls),
-    ("client-crl-file", UnsupportedFeature::Tls),
-    ("client-key-file", UnsupportedFeature::Tls),
     ("discovery", UnsupportedFeature::Discovery),
     ("discovery-endpoints", UnsupportedFeature::Discovery),
     ("discovery-srv", UnsupportedFeature::Discovery),
     ("discovery-token", UnsupportedFeature::Discovery),
-    ("host-whitelist", UnsupportedFeature::HostNames),
-    ("key-file", UnsupportedFeature::Tls),
-    ("peer-cert-allowed-cn", UnsupportedFeature::Tls),
-    ("peer-cert-allowed-hostname", UnsupportedFeature::Tls),
-    ("peer-cert-file", UnsupportedFeature::Tls),
-    ("peer-client-cert-file", UnsupportedFeature::Tls),
-    ("peer-client-key-file", UnsupportedFeature::Tls),
-    ("peer-crl-file", UnsupportedFeature::Tls),
-    ("peer-key-file", UnsupportedFeature::Tls),
-    ("peer-trusted-ca-file", UnsupportedFeature::Tls),
-    ("trusted-ca-file", UnsupportedFeature::Tls),
 ];
-
-const SWITCHES_REFUSED: &[&str] =
-    &["auto-tls", "client-cert-auth", "peer-auto-tls", "peer-client-cert-auth"];
 
 #[cfg(test)]
 mod tests {
@@ -262,5 +260,18 @@ mod tests {
         }
         assert_eq!(kind("experimental-anything"), Some(FlagKind::SwitchWithoutEffect));
         assert_eq!(kind("anything"), None);
+    }
+
+    #[test]
+    fn flags_keep_the_names_that_they_had_in_3_5() {
+        for (old, new) in [
+            ("experimental-max-learners", "max-learners"),
+            ("experimental-corrupt-check-time", "corrupt-check-time"),
+            ("experimental-snapshot-catch-up-entries", "snapshot-catchup-entries"),
+            ("experimental-enable-lease-checkpoint", "experimental-enable-lease-checkpoint"),
+            ("max-learners", "max-learners"),
+        ] {
+            assert_eq!(present_name(old), new);
+        }
     }
 }

@@ -21,7 +21,7 @@ pub fn help() -> String {
     let without_effect = flags::without_effect();
     text.push_str("\n\nAccepted without effect, with a warning:\n");
     text.push_str(&wrapped(&without_effect));
-    text.push_str("\n\nRefused until they are supported (TLS, authentication, discovery):\n");
+    text.push_str("\n\nRefused until they are supported (discovery):\n");
     text.push_str(&wrapped(&flags::refused()));
     text
 }
@@ -47,7 +47,7 @@ const LINE_WIDTH: usize = 98;
 const INTRODUCTION: &str = "\
 Run a member of a cluster with etcd's API. Takes etcd's flags, ETCD_* variables (--data-dir is
 ETCD_DATA_DIR) and --config-file. A flag takes precedence over its variable; a config file replaces
-both. Defaults are in brackets.";
+both. The names of etcd 3.5 with --experimental- before them work too. Defaults are in brackets.";
 
 const GROUPS: &[FlagGroup] = &[
     FlagGroup {
@@ -77,6 +77,9 @@ const GROUPS: &[FlagGroup] = &[
             ("listen-peer-urls", "URLS", "listen here for members [http://localhost:2380]"),
             ("initial-advertise-peer-urls", "URLS", "the addresses that members should use"),
             ("listen-metrics-urls", "URLS", "listen here too for /metrics and /health"),
+            ("enable-grpc-gateway", "BOOL", "serve JSON over HTTP below /v3/ [true]"),
+            ("cors", "ORIGINS", "web pages that may use it; * is any [none]"),
+            ("host-whitelist", "NAMES", "hosts that HTTP without TLS may name; * is any [*]"),
         ],
     },
     FlagGroup {
@@ -92,6 +95,48 @@ const GROUPS: &[FlagGroup] = &[
         ],
     },
     FlagGroup {
+        heading: "TLS for clients (https in --listen-client-urls)",
+        flags: &[
+            ("cert-file", "FILE", "certificate of the server (PEM)"),
+            ("key-file", "FILE", "its private key (PEM)"),
+            ("trusted-ca-file", "FILE", "clients need a certificate of these authorities"),
+            ("client-cert-auth", "", "the common name of the certificate is the user"),
+            ("client-crl-file", "FILE", "revoked certificates of clients (PEM or DER)"),
+            ("client-cert-allowed-cn", "NAMES", "common names that clients may have"),
+            ("client-cert-allowed-hostname", "NAMES", "host names that clients may have"),
+            ("auto-tls", "", "make a certificate; clients cannot verify it"),
+        ],
+    },
+    FlagGroup {
+        heading: "TLS between members (https in --listen-peer-urls)",
+        flags: &[
+            ("peer-cert-file", "FILE", "certificate of this member (PEM)"),
+            ("peer-key-file", "FILE", "its private key (PEM)"),
+            ("peer-client-cert-file", "FILE", "another certificate for connections it opens"),
+            ("peer-client-key-file", "FILE", "the private key of that certificate"),
+            ("peer-trusted-ca-file", "FILE", "members need a certificate of these authorities"),
+            ("peer-client-cert-auth", "", "the same, said explicitly"),
+            ("peer-crl-file", "FILE", "revoked certificates of members (PEM or DER)"),
+            ("peer-cert-allowed-cn", "NAMES", "common names that members may have"),
+            ("peer-cert-allowed-hostname", "NAMES", "host names that members may have"),
+            (
+                "peer-skip-client-san-verification",
+                "",
+                "any allowed certificate may speak for any member",
+            ),
+            ("peer-auto-tls", "", "make a certificate; members are not verified"),
+        ],
+    },
+    FlagGroup {
+        heading: "TLS for both",
+        flags: &[
+            ("tls-min-version", "VERSION", "TLS1.2 or TLS1.3 [TLS1.2]"),
+            ("tls-max-version", "VERSION", "TLS1.2 or TLS1.3 [TLS1.3]"),
+            ("cipher-suites", "NAMES", "suites of TLS 1.2, by Go's names [all secure ones]"),
+            ("self-signed-cert-validity", "YEARS", "of certificates made by auto-tls [1]"),
+        ],
+    },
+    FlagGroup {
         heading: "Limits and upkeep",
         flags: &[
             ("quota-backend-bytes", "BYTES", "limit of the data; 0 is 2 GiB, -1 is none [0]"),
@@ -103,6 +148,30 @@ const GROUPS: &[FlagGroup] = &[
             ("auto-compaction-mode", "MODE", "periodic or revision [periodic]"),
             ("auto-compaction-retention", "VALUE", "hours, a duration or revisions; 0 is off [0]"),
             ("watch-progress-notify-interval", "DURATION", "between progress notices [10m]"),
+            ("etcd-release", "VERSION", "release of etcd to report: 3.5, 3.6 or 3.7 [3.7]"),
+        ],
+    },
+    FlagGroup {
+        heading: "Comparison of the data of members",
+        flags: &[
+            ("initial-corrupt-check", "", "compare before this member serves"),
+            (
+                "corrupt-check-time",
+                "DURATION",
+                "compare the newest data this often; 0 is never [0]",
+            ),
+            ("compact-hash-check-enabled", "", "compare what each compaction left"),
+            ("compact-hash-check-time", "DURATION", "how often that is done [1m]"),
+            ("feature-gates", "LIST", "InitialCorruptCheck=true and CompactHashCheck=true"),
+        ],
+    },
+    FlagGroup {
+        heading: "Authentication",
+        flags: &[
+            ("auth-token", "KIND", "simple, or jwt,sign-method=RS256,pub-key=F,priv-key=F"),
+            ("auth-token-ttl", "SECONDS", "a simple token ends so long after its use [300]"),
+            ("bcrypt-cost", "NUMBER", "work of hashing a password, 4 to 31 [10]"),
+            ("audit-log", "FILE", "append who called what to this file [none]"),
         ],
     },
     FlagGroup {

@@ -4,21 +4,27 @@
 //! etcd does not have, and flags that ask for protection that this server does not give. Flags
 //! of etcd that have no effect here cause a warning.
 
+mod corruption;
 mod error;
-mod file;
+pub(crate) mod file;
 mod flags;
 mod help;
 mod settings;
+mod transport_security;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use corruption::CorruptionChecks;
 pub use error::ServerConfigError;
 pub use flags::UnsupportedFeature;
 pub use help::help;
 use settings::Settings;
+pub use transport_security::TransportSecurity;
 
+use crate::auth::AuthConfig;
 use crate::context::RESPONSE_MEMORY_DEFAULT;
+use crate::etcd_release::EtcdRelease;
 use crate::url::Url;
 
 /// All settings. [`ServerConfig::default`] is a single-member cluster on etcd's ports.
@@ -37,6 +43,12 @@ pub struct ServerConfig {
     pub initial_cluster: Vec<(String, Url)>,
     pub initial_cluster_state: ClusterState,
     pub initial_cluster_token: String,
+    /// TLS of the `https` URLs for clients and metrics.
+    pub client_security: TransportSecurity,
+    /// TLS of the `https` URLs for peers.
+    pub peer_security: TransportSecurity,
+    /// The validity of certificates that the server makes for itself, in years.
+    pub self_signed_cert_validity: u32,
     pub force_new_cluster: bool,
     /// Start from a data directory that was copied or restored.
     pub allow_moved_data_dir: bool,
@@ -60,6 +72,12 @@ pub struct ServerConfig {
     pub max_peer_buffered_bytes: usize,
     /// Concurrent calls and streams of one connection; further ones wait.
     pub max_concurrent_streams: u32,
+    /// Serve etcd's calls as JSON over HTTP.
+    pub enable_grpc_gateway: bool,
+    /// Origins of web pages that may use the gateway; `*` means all.
+    pub cors: Vec<String>,
+    /// Host names that HTTP requests without TLS may name; empty or `*` means all.
+    pub host_whitelist: Vec<String>,
     pub watch_progress_notify_interval: Duration,
     /// The number of started learners in the cluster.
     pub max_learners: usize,
@@ -75,6 +93,10 @@ pub struct ServerConfig {
     pub log_format: LogFormat,
     /// Where log lines are written; each of them gets all lines.
     pub log_outputs: Vec<LogOutput>,
+    pub auth: AuthConfig,
+    pub corruption_checks: CorruptionChecks,
+    /// The release of etcd that this server reports as its version.
+    pub etcd_release: EtcdRelease,
     /// Warnings about settings without effect.
     pub warnings: Vec<String>,
 }
@@ -177,6 +199,9 @@ impl Default for ServerConfig {
             initial_cluster: Vec::new(),
             initial_cluster_state: ClusterState::New,
             initial_cluster_token: "etcd-cluster".into(),
+            client_security: TransportSecurity::default(),
+            peer_security: TransportSecurity::default(),
+            self_signed_cert_validity: 1,
             force_new_cluster: false,
             allow_moved_data_dir: false,
             heartbeat_interval: Duration::from_millis(100),
@@ -192,6 +217,9 @@ impl Default for ServerConfig {
             max_response_memory: RESPONSE_MEMORY_DEFAULT,
             max_peer_buffered_bytes: 256 << 20,
             max_concurrent_streams: 1 << 14,
+            enable_grpc_gateway: true,
+            cors: Vec::new(),
+            host_whitelist: Vec::new(),
             watch_progress_notify_interval: Duration::from_secs(600),
             max_learners: 1,
             auto_promote: false,
@@ -201,6 +229,9 @@ impl Default for ServerConfig {
             log_level: "info".into(),
             log_format: LogFormat::Json,
             log_outputs: vec![LogOutput::Stderr],
+            auth: AuthConfig::default(),
+            corruption_checks: CorruptionChecks::default(),
+            etcd_release: EtcdRelease::default(),
             warnings: Vec::new(),
         }
     }
@@ -227,6 +258,10 @@ impl ServerConfig {
                 .text("initial-cluster-token")
                 .unwrap_or(&default.initial_cluster_token)
                 .to_owned(),
+            client_security: given.client_security()?,
+            peer_security: given.peer_security()?,
+            self_signed_cert_validity: given
+                .number("self-signed-cert-validity", default.self_signed_cert_validity)?,
             force_new_cluster: given.is_on("force-new-cluster")?,
             allow_moved_data_dir: given.is_on("allow-moved-data-dir")?,
             heartbeat_interval: given.millis("heartbeat-interval", default.heartbeat_interval)?,
@@ -245,6 +280,9 @@ impl ServerConfig {
                 .number("max-peer-buffered-bytes", default.max_peer_buffered_bytes)?,
             max_concurrent_streams: given
                 .number("max-concurrent-streams", default.max_concurrent_streams)?,
+            enable_grpc_gateway: given.switch("enable-grpc-gateway", true)?,
+            cors: given.names("cors"),
+            host_whitelist: given.names("host-whitelist"),
             watch_progress_notify_interval: given.duration(
                 "watch-progress-notify-interval",
                 default.watch_progress_notify_interval,
@@ -257,6 +295,9 @@ impl ServerConfig {
             log_level: given.text("log-level").unwrap_or(&default.log_level).to_owned(),
             log_format: given.log_format()?,
             log_outputs: given.log_outputs()?,
+            auth: given.auth()?,
+            corruption_checks: CorruptionChecks::from_settings(given)?,
+            etcd_release: given.etcd_release()?,
             warnings: given.warnings(),
             name,
         };
@@ -293,7 +334,7 @@ impl ServerConfig {
                 return Err(ServerConfigError::value(name, "", "http://host:port"));
             }
         }
-        Ok(self)
+        self.check_transport_security()
     }
 
     /// The members of the initial cluster, each with all of its peer URLs.

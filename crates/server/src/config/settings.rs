@@ -1,12 +1,15 @@
 //! Settings by name, from arguments, environment variables or a file, and their typed values.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use super::error::ServerConfigError;
-use super::flags::{FlagKind, kind, nearest};
+use super::flags::{FlagKind, kind, nearest, present_name};
 use super::{AutoCompaction, ClusterState, LogFormat, LogOutput, TableKind};
+use crate::auth::{AuthConfig, AuthTokenConfig};
+use crate::etcd_release::EtcdRelease;
 use crate::url::Url;
 
 /// Values by the name of their flag.
@@ -38,11 +41,11 @@ impl Settings {
                 Some((name, value)) => (name, Some(value.to_owned())),
                 None => (flag, None),
             };
-            let name = if name == "h" { "help" } else { name };
+            let name = if name == "h" { "help" } else { present_name(name) };
             let kind = kind(name).ok_or_else(|| unknown(name))?;
             let value = match (value, kind) {
                 (Some(value), _) => value,
-                (None, FlagKind::Switch | FlagKind::SwitchRefused(_)) => "true".to_owned(),
+                (None, FlagKind::Switch) => "true".to_owned(),
                 // Some of them have values: an argument without a dash can only be one.
                 (None, FlagKind::SwitchWithoutEffect) => {
                     let value = args.next_if(|next| !next.starts_with('-'));
@@ -63,6 +66,7 @@ impl Settings {
         for (variable, value) in env {
             let Some(name) = variable.strip_prefix("ETCD_") else { continue };
             let name = name.to_lowercase().replace('_', "-");
+            let name = present_name(&name).to_owned();
             if kind(&name).is_none() {
                 self.warn(format!("unrecognized environment variable {variable}"));
             } else if self.values.contains_key(&name) {
@@ -101,11 +105,7 @@ impl Settings {
     pub(super) fn check_supported(&self) -> Result<(), ServerConfigError> {
         for name in self.values.keys() {
             let Some(value) = self.text(name) else { continue };
-            let feature = match kind(name) {
-                Some(FlagKind::Refused(feature)) if !turns_feature_off(name, value) => feature,
-                Some(FlagKind::SwitchRefused(feature)) if self.is_on(name)? => feature,
-                _ => continue,
-            };
+            let Some(FlagKind::Refused(feature)) = kind(name) else { continue };
             let (flag, value) = (name.clone(), value.to_owned());
             return Err(ServerConfigError::Unsupported { flag, value, feature });
         }
@@ -184,10 +184,23 @@ impl Settings {
 
     pub(crate) fn urls(&self, name: &str, default: &[Url]) -> Result<Vec<Url>, ServerConfigError> {
         let Some(text) = self.text(name) else { return Ok(default.to_vec()) };
+        // Members connect to each other over TCP only.
+        let parse = match name {
+            "listen-client-urls" | "listen-metrics-urls" | "advertise-client-urls" => {
+                Url::parse_for_clients
+            }
+            _ => Url::parse,
+        };
         let url = |one: &str| {
-            Url::parse(one).map_err(|error| ServerConfigError::value(name, one, &error.to_string()))
+            parse(one).map_err(|error| ServerConfigError::value(name, one, &error.to_string()))
         };
         text.split(',').map(str::trim).map(url).collect()
+    }
+
+    /// A list of names, separated by commas.
+    pub(crate) fn names(&self, name: &str) -> Vec<String> {
+        let parts = self.text(name).unwrap_or_default().split(',').map(str::trim);
+        parts.filter(|part| !part.is_empty()).map(str::to_owned).collect()
     }
 
     pub(crate) fn initial_cluster(&self) -> Result<Vec<(String, Url)>, ServerConfigError> {
@@ -228,6 +241,13 @@ impl Settings {
         }
     }
 
+    pub(crate) fn etcd_release(&self) -> Result<EtcdRelease, ServerConfigError> {
+        let name = "etcd-release";
+        let Some(text) = self.text(name) else { return Ok(EtcdRelease::default()) };
+        EtcdRelease::parse(text)
+            .ok_or_else(|| ServerConfigError::value(name, text, "3.5, 3.6 or 3.7"))
+    }
+
     /// As in etcd, `default` is standard error.
     pub(crate) fn log_outputs(&self) -> Result<Vec<LogOutput>, ServerConfigError> {
         let name = "log-outputs";
@@ -258,6 +278,25 @@ impl Settings {
         }
     }
 
+    pub(crate) fn auth(&self) -> Result<AuthConfig, ServerConfigError> {
+        let default = AuthConfig::default();
+        let token = match self.text("auth-token") {
+            None => default.token,
+            Some(text) => AuthTokenConfig::parse(text, duration).map_err(|error| {
+                ServerConfigError::value("auth-token", text, &format!("another value: {error}"))
+            })?,
+        };
+        let seconds = self.number("auth-token-ttl", 0)?;
+        let token_ttl = if seconds == 0 { default.token_ttl } else { Duration::from_secs(seconds) };
+        let bcrypt_cost = self.number("bcrypt-cost", default.bcrypt_cost)?;
+        if !(4..=31).contains(&bcrypt_cost) {
+            let value = bcrypt_cost.to_string();
+            return Err(ServerConfigError::value("bcrypt-cost", &value, "4 to 31"));
+        }
+        let audit_log = self.text("audit-log").map(PathBuf::from);
+        Ok(AuthConfig { token, token_ttl, bcrypt_cost, audit_log })
+    }
+
     /// A retention without a unit is in hours or in revisions.
     pub(crate) fn auto_compaction(&self) -> Result<Option<AutoCompaction>, ServerConfigError> {
         let name = "auto-compaction-retention";
@@ -283,11 +322,6 @@ impl Settings {
             }
         }
     }
-}
-
-/// Values that are the same as not giving the flag.
-fn turns_feature_off(name: &str, value: &str) -> bool {
-    matches!((name, value), ("auth-token", "simple") | ("host-whitelist", "*"))
 }
 
 pub(super) fn unknown(name: &str) -> ServerConfigError {

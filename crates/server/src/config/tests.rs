@@ -1,4 +1,7 @@
+use quorate::tls::{CipherSuite, TlsSettings, TlsVersion};
+
 use super::*;
+use crate::auth::AuthTokenConfig;
 
 fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
@@ -76,10 +79,6 @@ fn errors_say_what_was_expected() {
         ),
         ("--table=paper", "--table is \"paper\", expected memory or redb"),
         ("--pre-vote=maybe", "--pre-vote is \"maybe\", expected true or false"),
-        (
-            "--listen-client-urls=https://a:1",
-            "--listen-client-urls is \"https://a:1\", expected http://host:port, TLS is not supported yet",
-        ),
         ("--initial-cluster=a", "--initial-cluster is \"a\", expected name=http://host:port"),
         (
             "--election-timeout=100",
@@ -123,7 +122,58 @@ fn errors_say_what_was_expected() {
         ),
         (
             "--listen-peer-urls=host:1",
-            "--listen-peer-urls is \"host:1\", expected http://host:port",
+            "--listen-peer-urls is \"host:1\", expected http://host:port or https://host:port",
+        ),
+    ] {
+        assert_eq!(run(line, &[]).unwrap_err().to_string(), text);
+    }
+}
+
+#[test]
+fn contradictions_of_tls_are_refused() {
+    for (line, text) in [
+        (
+            "--listen-client-urls=https://a:1",
+            "--listen-client-urls is \"https://a:1\", expected --cert-file and its key with an \
+             https URL, or --auto-tls",
+        ),
+        (
+            "--listen-peer-urls=https://a:1 --cert-file=c --key-file=k",
+            "--listen-peer-urls is \"https://a:1\", expected --peer-cert-file and its key with an \
+             https URL, or --peer-auto-tls",
+        ),
+        ("--cert-file=c", "--key-file is \"\", expected a file, since --cert-file is given"),
+        (
+            "--peer-client-key-file=k",
+            "--peer-client-cert-file is \"\", expected a file, since --peer-client-key-file is given",
+        ),
+        (
+            "--peer-client-cert-auth",
+            "--peer-client-cert-auth is \"true\", expected --peer-trusted-ca-file with it, to \
+             verify certificates",
+        ),
+        (
+            "--client-crl-file=x",
+            "--client-crl-file is \"x\", expected --trusted-ca-file with it, to verify certificates",
+        ),
+        (
+            "--peer-trusted-ca-file=c --peer-cert-allowed-cn=a --peer-cert-allowed-hostname=b",
+            "--peer-cert-allowed-hostname is \"b\", expected only one of it and \
+             --peer-cert-allowed-cn",
+        ),
+        ("--tls-min-version=TLS1.1", "--tls-min-version is \"TLS1.1\", expected TLS1.2 or TLS1.3"),
+        (
+            "--tls-min-version=TLS1.3 --tls-max-version=TLS1.2",
+            "--tls-min-version is \"TLS1.3\", expected at most --tls-max-version",
+        ),
+        (
+            "--tls-min-version=TLS1.3 --cipher-suites=TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+            "--tls-min-version is \"TLS1.3\", expected TLS1.2, since --cipher-suites cannot be used \
+             with TLS1.3 alone",
+        ),
+        (
+            "--self-signed-cert-validity=x",
+            "--self-signed-cert-validity is \"x\", expected a number",
         ),
     ] {
         assert_eq!(run(line, &[]).unwrap_err().to_string(), text);
@@ -137,7 +187,42 @@ fn flags_without_effect_cause_a_warning() {
     assert_eq!(config.warnings, names.map(|name| format!("{name} has no effect")));
 }
 
-const NO_TLS: &str = "but TLS is not supported yet: data would be sent unencrypted";
+/// As flags, as variables and in the file.
+#[test]
+fn names_of_3_5_work_as_the_present_ones() {
+    let line = "--experimental-max-learners 3 --experimental-watch-progress-notify-interval=5m \
+        --experimental-initial-corrupt-check --experimental-corrupt-check-time 6h \
+        --experimental-compact-hash-check-enabled --experimental-compact-hash-check-time=2m";
+    let variables = [
+        ("ETCD_EXPERIMENTAL_MAX_LEARNERS", "3"),
+        ("ETCD_EXPERIMENTAL_WATCH_PROGRESS_NOTIFY_INTERVAL", "5m"),
+        ("ETCD_EXPERIMENTAL_CORRUPT_CHECK_TIME", "6h"),
+        ("ETCD_EXPERIMENTAL_COMPACT_HASH_CHECK_TIME", "2m"),
+        ("ETCD_FEATURE_GATES", "InitialCorruptCheck=true,CompactHashCheck=true,AllAlpha=false"),
+    ];
+    let yaml = "experimental-max-learners: 3\n\
+        experimental-watch-progress-notify-interval: 5m\n\
+        experimental-initial-corrupt-check: true\n\
+        experimental-corrupt-check-time: 6h\n\
+        experimental-compact-hash-check-enabled: true\n\
+        experimental-compact-hash-check-time: 2m\n";
+    let given = [run(line, &[]), run("", &variables), file(yaml)].map(Result::unwrap);
+    for config in given {
+        let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+        let expected = CorruptionChecks {
+            initial: true,
+            interval: minutes(360),
+            compact_hash: true,
+            compact_hash_interval: minutes(2),
+        };
+        assert_eq!(config.corruption_checks, expected);
+        let interval = config.watch_progress_notify_interval;
+        assert_eq!((config.max_learners, interval, config.warnings), (3, minutes(5), vec![]));
+    }
+    for wrong in ["--feature-gates X=true", "--feature-gates AllAlpha=yes", "--etcd-release 3.4"] {
+        assert!(run(wrong, &[]).is_err(), "{wrong}");
+    }
+}
 
 fn file(text: &str) -> Result<ServerConfig, ServerConfigError> {
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -147,32 +232,7 @@ fn file(text: &str) -> Result<ServerConfig, ServerConfigError> {
 
 #[test]
 fn flags_for_protection_are_refused() {
-    for name in ["cert-file", "key-file", "trusted-ca-file", "client-crl-file", "client-key-file"] {
-        let expected = format!("--{name} is \"x\", {NO_TLS}");
-        assert_eq!(run(&format!("--{name}=x"), &[]).unwrap_err().to_string(), expected);
-        assert_eq!(run(&format!("--{name} x"), &[]).unwrap_err().to_string(), expected);
-        let variable = format!("ETCD_{}", name.replace('-', "_").to_uppercase());
-        assert_eq!(run("", &[(&variable, "x")]).unwrap_err().to_string(), expected);
-    }
-    for name in ["auto-tls", "client-cert-auth", "peer-auto-tls", "peer-client-cert-auth"] {
-        let expected = format!("--{name} is \"true\", {NO_TLS}");
-        assert_eq!(run(&format!("--{name}"), &[]).unwrap_err().to_string(), expected);
-        // A switch does not take the next argument as its value.
-        assert_eq!(run(&format!("--{name} --name a"), &[]).unwrap_err().to_string(), expected);
-    }
     for (line, feature) in [
-        ("--peer-cert-file=x", UnsupportedFeature::Tls),
-        ("--peer-key-file=x", UnsupportedFeature::Tls),
-        ("--peer-client-cert-file=x", UnsupportedFeature::Tls),
-        ("--peer-client-key-file=x", UnsupportedFeature::Tls),
-        ("--peer-trusted-ca-file=x", UnsupportedFeature::Tls),
-        ("--peer-crl-file=x", UnsupportedFeature::Tls),
-        ("--peer-cert-allowed-cn=x", UnsupportedFeature::Tls),
-        ("--peer-cert-allowed-hostname=x", UnsupportedFeature::Tls),
-        ("--client-cert-file=x", UnsupportedFeature::Tls),
-        ("--client-cert-allowed-hostname=x", UnsupportedFeature::Tls),
-        ("--auth-token=jwt,pub-key=a,sign-method=RS256", UnsupportedFeature::Authentication),
-        ("--host-whitelist=example.com", UnsupportedFeature::HostNames),
         ("--discovery=https://discovery/1", UnsupportedFeature::Discovery),
         ("--discovery-srv=example.com", UnsupportedFeature::Discovery),
         ("--discovery-endpoints=h:1", UnsupportedFeature::Discovery),
@@ -186,33 +246,145 @@ fn flags_for_protection_are_refused() {
     }
 }
 
+/// The settings for clients and for peers that are expected of the three inputs below.
+fn expected_security() -> (TransportSecurity, TransportSecurity) {
+    let mut both = TlsSettings::default();
+    both.version_min = TlsVersion::Tls12;
+    both.version_max = Some(TlsVersion::Tls12);
+    let suites = ["TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"];
+    both.cipher_suites = suites.map(|name| CipherSuite::from_name(name).unwrap()).into();
+    both.client_cert_auth = true;
+    let mut client = both.clone();
+    client.certificate = Some("c.pem".into());
+    client.key = Some("c.key".into());
+    client.trusted_ca = Some("ca.pem".into());
+    client.revocation_list = Some("crl.pem".into());
+    client.allowed_host_names = vec!["h".into()];
+    let mut peer = both;
+    peer.certificate = Some("p.pem".into());
+    peer.key = Some("p.key".into());
+    peer.dial_certificate = Some("d.pem".into());
+    peer.dial_key = Some("d.key".into());
+    peer.trusted_ca = Some("pca.pem".into());
+    peer.revocation_list = Some("pcrl.pem".into());
+    peer.allowed_common_names = vec!["a".into(), "b".into()];
+    let security = |settings| TransportSecurity { settings, auto_tls: false };
+    (security(client), security(peer))
+}
+
+const TLS_FLAGS: &[(&str, &str)] = &[
+    ("cert-file", "c.pem"),
+    ("key-file", "c.key"),
+    ("trusted-ca-file", "ca.pem"),
+    ("client-cert-auth", "true"),
+    ("client-crl-file", "crl.pem"),
+    ("client-cert-allowed-hostname", "h"),
+    ("peer-cert-file", "p.pem"),
+    ("peer-key-file", "p.key"),
+    ("peer-client-cert-file", "d.pem"),
+    ("peer-client-key-file", "d.key"),
+    ("peer-trusted-ca-file", "pca.pem"),
+    ("peer-client-cert-auth", "true"),
+    ("peer-crl-file", "pcrl.pem"),
+    ("peer-cert-allowed-cn", "a,b"),
+    ("tls-min-version", "TLS1.2"),
+    ("tls-max-version", "TLS1.2"),
+    (
+        "cipher-suites",
+        "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+    ),
+    ("listen-client-urls", "https://h:1"),
+    ("listen-peer-urls", "https://h:2"),
+];
+
 #[test]
-fn a_file_that_asks_for_protection_is_refused() {
-    for (text, flag) in [
-        ("client-transport-security:\n  cert-file: x", "cert-file"),
-        ("client-transport-security:\n  client-cert-auth: true", "client-cert-auth"),
-        ("client-transport-security:\n  auto-tls: true", "auto-tls"),
-        ("peer-transport-security:\n  key-file: x", "peer-key-file"),
-        ("peer-transport-security:\n  client-cert-auth: true", "peer-client-cert-auth"),
-        ("peer-transport-security:\n  peer-client-cert-auth: true", "peer-client-cert-auth"),
-        ("peer-transport-security:\n  auto-tls: true", "peer-auto-tls"),
-        ("peer-transport-security:\n  allowed-cn: [a, b]", "peer-cert-allowed-cn"),
-        ("auth-token: jwt", "auth-token"),
-        ("cert-file: x", "cert-file"),
-    ] {
-        match file(text) {
-            Err(ServerConfigError::Unsupported { flag: found, .. }) => {
-                assert_eq!(found, flag, "{text}")
-            }
-            other => panic!("{text}: {other:?}"),
-        }
+fn flags_variables_and_files_configure_tls() {
+    let flags = TLS_FLAGS.iter().map(|(name, value)| format!("--{name}={value}"));
+    let by_flags = run(&flags.collect::<Vec<_>>().join(" "), &[]).unwrap();
+    let variable = |name: &str| format!("ETCD_{}", name.replace('-', "_").to_uppercase());
+    let env: Vec<(String, &str)> =
+        TLS_FLAGS.iter().map(|(n, value)| (variable(n), *value)).collect();
+    let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    let by_variables = run("", &env).unwrap();
+    let by_file = file(
+        "listen-client-urls: https://h:1\nlisten-peer-urls: https://h:2\n\
+         tls-min-version: TLS1.2\ntls-max-version: TLS1.2\n\
+         cipher-suites: [TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, \
+         TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]\n\
+         client-transport-security:\n  cert-file: c.pem\n  key-file: c.key\n  \
+         client-cert-auth: true\n  trusted-ca-file: ca.pem\n  client-crl-file: crl.pem\n  \
+         allowed-hostname: [h]\n\
+         peer-transport-security:\n  cert-file: p.pem\n  key-file: p.key\n  \
+         client-cert-file: d.pem\n  client-key-file: d.key\n  client-cert-auth: true\n  \
+         trusted-ca-file: pca.pem\n  crl-file: pcrl.pem\n  allowed-cn: [a, b]\n",
+    )
+    .unwrap();
+    let (client, peer) = expected_security();
+    for config in [by_flags, by_variables, by_file] {
+        assert_eq!(config.client_security, client);
+        assert_eq!(config.peer_security, peer);
+        assert_eq!(config.warnings, [""; 0]);
     }
+}
+
+#[test]
+fn certificates_can_be_made_automatically() {
+    let line = "--auto-tls --listen-client-urls=https://localhost:1 --peer-auto-tls \
+                --listen-peer-urls=https://localhost:2 --self-signed-cert-validity=3";
+    let config = run(line, &[]).unwrap();
+    assert!(config.client_security.auto_tls && config.peer_security.auto_tls);
+    assert_eq!(config.self_signed_cert_validity, 3);
+    let blocks = "listen-client-urls: https://localhost:1\n\
+                  client-transport-security:\n  auto-tls: true";
+    assert!(file(blocks).unwrap().client_security.auto_tls);
+}
+
+#[test]
+fn unknown_cipher_suites_are_refused() {
+    for name in ["TLS_RSA_WITH_AES_128_CBC_SHA", "x"] {
+        let error = run(&format!("--cipher-suites={name}"), &[]).unwrap_err().to_string();
+        let expected = format!("--cipher-suites is \"{name}\", expected some of TLS_AES_128_GCM");
+        assert!(error.starts_with(&expected), "{error}");
+    }
+}
+
+#[test]
+fn listeners_without_tls_are_reported() {
+    let line = "--listen-client-urls=http://0.0.0.0:1,http://localhost:2,https://0.0.0.0:3 \
+                --advertise-client-urls=https://h:3 --cert-file=c --key-file=k \
+                --listen-metrics-urls=http://10.0.0.1:4";
+    let config = run(line, &[]).unwrap();
+    let url = |text| Url::parse(text).unwrap();
+    let expected = [("client", url("http://0.0.0.0:1")), ("metrics", url("http://10.0.0.1:4"))];
+    assert_eq!(config.plaintext_listeners(), expected);
+    let unused = "the scheme of client URL http://0.0.0.0:1 is HTTP: its connections do not use \
+                  the certificate";
+    assert_eq!(config.warnings[0], unused);
+    assert_eq!(run("", &[]).unwrap().plaintext_listeners(), []);
+    // TLS alone says nothing of who the clients are.
+    assert_eq!(config.unverified_listeners(), [("client", url("https://0.0.0.0:3"))]);
+    let verified = format!("{line} --trusted-ca-file=ca --client-cert-auth");
+    assert_eq!(run(&verified, &[]).unwrap().unverified_listeners(), []);
+    let peers = "--listen-peer-urls=https://10.0.0.1:1,https://127.0.0.1:2 --peer-auto-tls \
+                 --initial-advertise-peer-urls=https://h:1 --initial-cluster=default=https://h:1";
+    let expected = [("peer", url("https://10.0.0.1:1"))];
+    assert_eq!(run(peers, &[]).unwrap().unverified_listeners(), expected);
+}
+
+#[test]
+fn the_rule_that_binds_members_to_certificates_can_be_turned_off() {
+    let line = "--peer-trusted-ca-file=ca --peer-cert-allowed-cn=a,b";
+    assert!(run(line, &[]).unwrap().peer_security.settings.binds_members());
+    let off = format!("{line} --peer-skip-client-san-verification");
+    assert!(!run(&off, &[]).unwrap().peer_security.settings.binds_members());
+    let without_names = run("--peer-trusted-ca-file=ca", &[]).unwrap();
+    assert!(!without_names.peer_security.settings.binds_members());
 }
 
 #[test]
 fn flags_that_turn_protection_off_are_accepted() {
     let line = "--auto-tls=false --client-cert-auth=false --peer-auto-tls=0 --cert-file= \
-                --trusted-ca-file= --auth-token=simple --host-whitelist=*";
+                --trusted-ca-file= --host-whitelist=*";
     assert_eq!(run(line, &[("ETCD_KEY_FILE", "")]).unwrap().warnings, [""; 0]);
     let blocks = "client-transport-security:\n  cert-file: ''\n  auto-tls: false\n\
                   peer-transport-security:\n  trusted-ca-file:\n  client-cert-auth: false";
@@ -220,7 +392,7 @@ fn flags_that_turn_protection_off_are_accepted() {
     assert_eq!(file("peer-transport-security:").unwrap().warnings, [""; 0]);
     // As in etcd, only the file counts.
     let empty = tempfile::NamedTempFile::new().unwrap();
-    let line = format!("--cert-file=x --config-file={}", empty.path().display());
+    let line = format!("--auth-token=jwt --config-file={}", empty.path().display());
     assert_eq!(run(&line, &[]).unwrap().warnings.len(), 1);
 }
 
@@ -285,4 +457,19 @@ fn values_have_etcds_meaning() {
         parse(words(""), [("ETCD_VERSION".into(), "3".into())]),
         Ok(Invocation::Run(_))
     ));
+}
+
+#[test]
+fn authentication_is_configured_as_in_etcd() {
+    let line = "--auth-token=jwt,pub-key=a,priv-key=b,sign-method=RS256,ttl=10m --auth-token-ttl=7 \
+                --bcrypt-cost=4 --audit-log=audit.json";
+    let auth = run(line, &[]).unwrap().auth;
+    let AuthTokenConfig::Jwt(jwt) = &auth.token else { panic!("{auth:?}") };
+    assert_eq!(jwt.ttl, Duration::from_secs(600));
+    assert_eq!((auth.token_ttl, auth.bcrypt_cost), (Duration::from_secs(7), 4));
+    assert_eq!(auth.audit_log, Some("audit.json".into()));
+    assert_eq!(file("auth-token: simple\nauth-token-ttl: 5").unwrap().auth.token_ttl.as_secs(), 5);
+    for wrong in ["--auth-token=jwt", "--auth-token=other", "--bcrypt-cost=3", "--bcrypt-cost=32"] {
+        assert!(matches!(run(wrong, &[]), Err(ServerConfigError::BadValue { .. })), "{wrong}");
+    }
 }

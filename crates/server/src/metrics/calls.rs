@@ -2,8 +2,8 @@
 //! allocates only for streams, once each.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -14,16 +14,80 @@ use tonic::body::Body;
 use tonic::codegen::Service;
 use tonic::{Code, Status};
 
-use super::histogram::{CALLS, DurationHistogram};
+use super::histogram::{CALLS, DISK, DurationHistogram, SHORT};
 use super::methods::{METHODS, Method, StreamKind};
 
 /// The calls of all methods, and how they ended.
 #[derive(Debug)]
 pub(crate) struct CallCounters {
     methods: Box<[MethodCounters]>,
-    /// Whether durations are measured.
+    /// Whether the durations of calls are on the page by method.
     timed: bool,
+    pub(crate) clients: ClientVersions,
 }
+
+/// Requests by the version that the client says it has.
+#[derive(Debug, Default)]
+pub(crate) struct ClientVersions {
+    versions: RwLock<Vec<ClientVersion>>,
+}
+
+#[derive(Debug)]
+struct ClientVersion {
+    version: String,
+    unary: AtomicU64,
+    stream: AtomicU64,
+}
+
+impl ClientVersions {
+    fn count(&self, headers: &HeaderMap, kind: StreamKind) {
+        let given = headers.get("client-api-version").and_then(|version| version.to_str().ok());
+        let is_version = |text: &&str| {
+            let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-".contains(&byte);
+            !text.is_empty() && text.len() <= VERSION_BYTES_MAX && text.bytes().all(is_allowed)
+        };
+        let version = given.filter(is_version).unwrap_or(UNKNOWN_VERSION);
+        if !self.count_known(version, kind) {
+            self.insert(version);
+            // Clients that make up versions are counted together.
+            let _ = self.count_known(version, kind) || self.count_known(UNKNOWN_VERSION, kind);
+        }
+    }
+
+    fn count_known(&self, version: &str, kind: StreamKind) -> bool {
+        let versions = self.versions.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(known) = versions.iter().find(|known| known.version == version) else {
+            return false;
+        };
+        add(if kind == StreamKind::Unary { &known.unary } else { &known.stream }, 1);
+        true
+    }
+
+    fn insert(&self, version: &str) {
+        let mut versions = self.versions.write().unwrap_or_else(PoisonError::into_inner);
+        for version in [UNKNOWN_VERSION, version] {
+            let is_known = versions.iter().any(|known| known.version == version);
+            if !is_known && versions.len() < VERSIONS_MAX {
+                let (unary, stream) = (AtomicU64::new(0), AtomicU64::new(0));
+                versions.push(ClientVersion { version: version.to_owned(), unary, stream });
+            }
+        }
+    }
+
+    /// Each version with its unary and its streaming requests.
+    pub(crate) fn counts(&self) -> Vec<(String, u64, u64)> {
+        let versions = self.versions.read().unwrap_or_else(PoisonError::into_inner);
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let one =
+            |one: &ClientVersion| (one.version.clone(), count(&one.unary), count(&one.stream));
+        versions.iter().map(one).collect()
+    }
+}
+
+const UNKNOWN_VERSION: &str = "unknown";
+const VERSION_BYTES_MAX: usize = 32;
+/// Versions that are counted apart.
+const VERSIONS_MAX: usize = 32;
 
 /// The counters of one method.
 #[derive(Debug)]
@@ -34,6 +98,10 @@ pub(crate) struct MethodCounters {
     /// Indexed by the number of the status code.
     pub(crate) handled: [AtomicU64; CODES.len()],
     pub(crate) duration: DurationHistogram,
+    /// Of failed calls and of the others, with the buckets of etcd's requests.
+    pub(crate) durations: [DurationHistogram; 2],
+    /// The same with the buckets of etcd's ranges.
+    pub(crate) short_durations: [DurationHistogram; 2],
 }
 
 /// The names of gRPC's codes, by number.
@@ -65,8 +133,10 @@ impl CallCounters {
             sent: AtomicU64::new(0),
             handled: [const { AtomicU64::new(0) }; CODES.len()],
             duration: DurationHistogram::new(CALLS),
+            durations: [DurationHistogram::new(DISK), DurationHistogram::new(DISK)],
+            short_durations: [DurationHistogram::new(SHORT), DurationHistogram::new(SHORT)],
         });
-        Arc::new(Self { methods: methods.collect(), timed })
+        Arc::new(Self { methods: methods.collect(), timed, clients: ClientVersions::default() })
     }
 
     pub(crate) fn is_timed(&self) -> bool {
@@ -80,7 +150,7 @@ impl CallCounters {
     /// `None` for a path that is none of our methods.
     fn start(self: &Arc<Self>, path: &str) -> Option<ActiveCall> {
         let method = METHODS.iter().position(|method| method.path == path)?;
-        let started = (self.timed || tracing::enabled!(tracing::Level::DEBUG)).then(Instant::now);
+        let started = Instant::now();
         let call = ActiveCall { calls: Arc::clone(self), method, started, ended: false };
         add(&call.counters().started, 1);
         Some(call)
@@ -95,7 +165,7 @@ fn add(count: &AtomicU64, more: u64) {
 struct ActiveCall {
     calls: Arc<CallCounters>,
     method: usize,
-    started: Option<Instant>,
+    started: Instant,
     ended: bool,
 }
 
@@ -116,11 +186,18 @@ impl ActiveCall {
     fn count_end(&self, code: Code) {
         let counters = self.counters();
         add(&counters.handled[code as usize], 1);
-        if let Some(started) = self.started {
-            let took = started.elapsed();
+        let (method, took) = (&METHODS[self.method], self.started.elapsed());
+        let success = usize::from(code == Code::Ok);
+        if self.calls.timed {
             counters.duration.observe(took);
-            tracing::debug!(method = METHODS[self.method].path, ?code, ?took, "request handled");
         }
+        if method.kind == StreamKind::Unary {
+            counters.durations[success].observe(took);
+            if method.path == super::RANGE {
+                counters.short_durations[success].observe(took);
+            }
+        }
+        tracing::debug!(method = method.path, ?code, ?took, "request handled");
     }
 }
 
@@ -159,6 +236,9 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let call = self.calls.start(request.uri().path());
+        if let Some(call) = &call {
+            self.calls.clients.count(request.headers(), call.kind());
+        }
         let request = match &call {
             Some(call) if call.kind() == StreamKind::BidiStream => {
                 let (calls, method) = (Arc::clone(&call.calls), call.method);

@@ -18,6 +18,16 @@ pub(crate) struct DurationHistogram {
 pub(crate) const DISK: &[u64] = &doubled::<14>(1_000);
 /// etcd's buckets for peers: from 0.1 ms, doubling.
 pub(crate) const PEERS: &[u64] = &doubled::<16>(100);
+/// etcd's buckets for applied commands: from 0.1 ms, doubling.
+pub(crate) const SHORT: &[u64] = &doubled::<20>(100);
+/// etcd's buckets for hashes: from 10 ms, doubling.
+pub(crate) const HASHES: &[u64] = &doubled::<15>(10_000);
+/// etcd's buckets for snapshots that are sent: from 10 ms, doubling.
+pub(crate) const SNAPSHOTS: &[u64] = &doubled::<17>(10_000);
+/// etcd's buckets for defragmentations: from 0.1 s, doubling.
+pub(crate) const DEFRAGMENTATIONS: &[u64] = &doubled::<13>(100_000);
+/// etcd's buckets for TTLs of leases: from 1 s, doubling.
+pub(crate) const LEASE_TTLS: &[u64] = &doubled::<24>(1_000_000);
 /// The usual buckets of gRPC servers: from 5 ms to 10 s.
 pub(crate) const CALLS: &[u64] = &[
     5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000,

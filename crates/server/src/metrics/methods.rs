@@ -35,6 +35,20 @@ impl Method {
         self.parts().1
     }
 
+    /// The type of the request in etcd's metrics, for requests that it measures.
+    pub(crate) fn request_type(&self) -> Option<String> {
+        let (service, name) = self.parts();
+        match (service, name) {
+            ("etcdserverpb.KV", "Compact") => Some("Compaction".to_owned()),
+            ("etcdserverpb.KV", name) => Some(name.to_owned()),
+            ("etcdserverpb.Lease", "LeaseGrant" | "LeaseRevoke") => Some(name.to_owned()),
+            ("etcdserverpb.Maintenance", "Alarm") => Some(name.to_owned()),
+            ("etcdserverpb.Auth", name) if name.starts_with("Auth") => Some(name.to_owned()),
+            ("etcdserverpb.Auth", name) => Some(format!("Auth{name}")),
+            _ => None,
+        }
+    }
+
     fn parts(&self) -> (&'static str, &'static str) {
         self.path.trim_start_matches('/').split_once('/').unwrap_or_default()
     }

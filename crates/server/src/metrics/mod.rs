@@ -2,6 +2,7 @@
 //! submodules count.
 
 mod calls;
+mod commands;
 mod histogram;
 mod methods;
 mod process;
@@ -12,16 +13,21 @@ use std::fmt::{Display, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use calls::CountedService;
+pub(crate) use commands::CommandMetrics;
 #[cfg(test)]
 pub(crate) use methods::METHODS;
+pub(crate) use process::{open_files_max, resident_bytes};
 pub(crate) use recorder::{ServerMetrics, ServiceCounters};
 pub(crate) use traffic::{MeteredConnection, Traffic};
 
 use quorate_kv::SUPPORTED_VERSIONS;
 
+use crate::auth::TokenProvider;
 use crate::context::ServiceContext;
+use crate::lost_peers::lost_peers;
 use crate::member_details::address_of;
 use crate::response_budget::ResponseBudget;
+use crate::tls::HandshakeCounters;
 use calls::{CODES, CallCounters, MethodCounters};
 use histogram::DurationHistogram;
 use methods::Method;
@@ -31,9 +37,13 @@ pub(crate) async fn page(context: &ServiceContext, metrics: &ServerMetrics) -> S
     let mut page = MetricsPage::default();
     server(&mut page, context, metrics).await;
     counters(&mut page, &context.counters, metrics);
-    store(&mut page, context);
+    store(&mut page, context).await;
+    context.commands.write(&mut page);
+    maintenance(&mut page, &context.counters);
+    auth(&mut page, context);
     peers(&mut page, context, metrics);
     clients(&mut page, metrics);
+    tls(&mut page, context, &metrics.handshakes);
     responses(&mut page, &context.responses);
     grpc(&mut page, &metrics.calls);
     process::write(&mut page);
@@ -85,11 +95,12 @@ async fn server(page: &mut MetricsPage, context: &ServiceContext, metrics: &Serv
     );
     let id = format!("server_id=\"{}\"", node.id());
     page.info("etcd_server_id", "The member id, in hexadecimal, as a label.", &id);
-    let version = format!("server_version=\"{}\"", crate::ETCD_VERSION);
+    let release = context.limits.etcd_release;
+    let version = format!("server_version=\"{}\"", release.version());
     page.info("etcd_server_version", "The etcd version of the API, as a label.", &version);
     let version = format!("version=\"{}\"", crate::VERSION);
     page.info("quorate_build_info", "The version of this server, as a label.", &version);
-    let version = format!("cluster_version=\"{}\"", crate::http::cluster_version());
+    let version = format!("cluster_version=\"{}\"", release.cluster_version());
     page.info("etcd_cluster_version", "The etcd version of the cluster, as a label.", &version);
     let cluster = node.cluster_version();
     let name = "quorate_cluster_version";
@@ -101,11 +112,42 @@ async fn server(page: &mut MetricsPage, context: &ServiceContext, metrics: &Serv
     page.gauge(name, help, SUPPORTED_VERSIONS.max);
     let name = "etcd_disk_wal_fsync_duration_seconds";
     page.histogram(name, "Duration of an fsync of the log.", &metrics.syncs);
+    let name = "etcd_disk_wal_write_duration_seconds";
+    page.histogram(name, "Duration of a write of the log.", &metrics.writes);
+    let name = "etcd_disk_wal_write_bytes_total";
+    page.gauge(name, "Bytes of entries written to the log.", get(&metrics.written_bytes));
     let name = "etcd_disk_backend_commit_duration_seconds";
     page.histogram(name, "Duration of applying a batch of entries.", &metrics.applies);
 }
 
+fn maintenance(page: &mut MetricsPage, counters: &ServiceCounters) {
+    let name = "etcd_disk_backend_defrag_duration_seconds";
+    page.histogram(name, "Duration of a defragmentation.", &counters.defragmentations);
+    let name = "etcd_disk_defrag_inflight";
+    page.gauge(name, "Defragmentations in progress.", get(&counters.defragmenting));
+    let name = "etcd_disk_backend_snapshot_duration_seconds";
+    page.histogram(name, "Duration of sending a snapshot to a client.", &counters.snapshots);
+    let name = "etcd_mvcc_hash_duration_seconds";
+    page.histogram(name, "Duration of hashing all data.", &counters.hashes);
+    let name = "etcd_mvcc_hash_rev_duration_seconds";
+    page.histogram(name, "Duration of hashing the data at a revision.", &counters.revision_hashes);
+}
+
 fn counters(page: &mut MetricsPage, counters: &ServiceCounters, metrics: &ServerMetrics) {
+    let failed = get(&counters.reads_not_confirmed);
+    page.counter(
+        "etcd_server_read_indexes_failed_total",
+        "Linearizable reads that were not confirmed.",
+        failed,
+    );
+    let name = "etcd_debugging_server_lease_expired_total";
+    page.counter(name, "Leases that expired.", get(&counters.leases_expired));
+    let name = "etcd_debugging_lease_renewed_total";
+    page.counter(name, "Leases renewed, as the leader counts them.", get(&counters.leases_renewed));
+    let name = "etcd_debugging_mvcc_events_total";
+    page.counter(name, "Events sent to watches.", get(&counters.events_sent));
+    let name = "etcd_debugging_mvcc_watch_stream_total";
+    page.gauge(name, "Open streams of watches.", get(&counters.watch_streams));
     let slow = get(&metrics.slow_applies);
     page.counter(
         "etcd_server_slow_apply_total",
@@ -126,9 +168,9 @@ fn counters(page: &mut MetricsPage, counters: &ServiceCounters, metrics: &Server
     page.counter(name, "Promotions of learners that failed.", get(&counters.not_promoted));
 }
 
-fn store(page: &mut MetricsPage, context: &ServiceContext) {
+async fn store(page: &mut MetricsPage, context: &ServiceContext) {
     let watchers = context.store.watchers();
-    let kv = context.store.read();
+    let kv = context.store.read_when_free().await;
     let (used, total) = (kv.bytes_in_use(), kv.bytes_total().unwrap_or_default());
     page.gauge("etcd_mvcc_db_total_size_in_bytes", "Allocated size of the data.", total);
     page.gauge("etcd_mvcc_db_total_size_in_use_in_bytes", "Size of the data in use.", used);
@@ -145,8 +187,23 @@ fn store(page: &mut MetricsPage, context: &ServiceContext) {
     page.gauge("etcd_debugging_mvcc_compact_revision", "The last compacted revision.", compacted);
 }
 
+fn auth(page: &mut MetricsPage, context: &ServiceContext) {
+    let version = context.store.auth_version();
+    let help = "The current revision of users and roles.";
+    page.gauge("etcd_debugging_auth_revision", help, version.revision);
+    let help = "Whether authentication is enabled.";
+    page.gauge("quorate_auth_enabled", help, u8::from(version.enabled));
+    let failed = get(&context.auth.failed_logins);
+    page.counter("quorate_auth_failures_total", "Failed attempts to authenticate.", failed);
+    let denied = get(&context.auth.denied);
+    page.counter("quorate_auth_denied_total", "Requests without the right they need.", denied);
+    if let TokenProvider::Simple(tokens) = &context.auth.tokens {
+        page.gauge("quorate_auth_tokens", "Tokens that this member accepts.", tokens.len());
+    }
+}
+
 fn peers(page: &mut MetricsPage, context: &ServiceContext, metrics: &ServerMetrics) {
-    let node_metrics = context.node.metrics();
+    let mut node_metrics = context.node.metrics();
     let transport = &node_metrics.transport;
     let count = |name: &str| transport.get(name).copied().unwrap_or_default();
     page.counter("etcd_network_peer_sent_bytes_total", "Bytes sent to peers.", count("bytes_sent"));
@@ -171,9 +228,24 @@ fn peers(page: &mut MetricsPage, context: &ServiceContext, metrics: &ServerMetri
             page.buckets(name, &format!("To=\"{id}\""), &times);
         }
     }
+    let connected = context.node.connected_peers();
+    let local = context.node.id();
+    let others = || membership.members().iter().filter(|id| *id != local).collect::<Vec<_>>();
+    let name = "etcd_network_active_peers";
+    page.head(name, "gauge", "Peers that this member is connected with.");
+    for id in others() {
+        let labels = format!("Local=\"{local}\",Remote=\"{id}\"");
+        page.line(name, &labels, u8::from(connected.contains(&id)));
+    }
+    let name = "etcd_network_known_peers";
+    page.head(name, "gauge", "Members of the cluster.");
+    for id in membership.members().iter() {
+        page.line(name, &format!("Local=\"{local}\",Remote=\"{id}\""), 1);
+    }
     let cluster = format!("{:016x}", context.cluster_id);
     let member = context.node.id().to_string();
     let labels = [("cluster", cluster.as_str()), ("member", member.as_str())];
+    node_metrics.peers_lost = lost_peers(context);
     page.text.push_str(&node_metrics.to_prometheus(&labels));
 }
 
@@ -186,13 +258,42 @@ fn clients(page: &mut MetricsPage, metrics: &ServerMetrics) {
     page.counter(name, "Bytes sent to clients.", get(sent));
 }
 
+/// TLS of the listeners for clients, and what listens without it.
+fn tls(page: &mut MetricsPage, context: &ServiceContext, handshakes: &HandshakeCounters) {
+    let name = "quorate_plaintext_listeners";
+    page.head(name, "gauge", "Listeners without TLS that other machines can reach.");
+    for kind in ["client", "peer", "metrics"] {
+        let count = context.plaintext_listeners.iter().filter(|(other, _)| *other == kind).count();
+        page.line(name, &format!("kind=\"{kind}\""), count);
+    }
+    let name = "quorate_unverified_listeners";
+    let help = "Listeners with TLS that other machines can reach and that verify nobody.";
+    page.head(name, "gauge", help);
+    for kind in ["client", "peer", "metrics"] {
+        let count = context.unverified_listeners().filter(|(other, _)| *other == kind).count();
+        page.line(name, &format!("kind=\"{kind}\""), count);
+    }
+    let name = "quorate_client_tls_handshakes_in_progress";
+    page.gauge(name, "TLS handshakes with clients in progress.", get(&handshakes.in_progress));
+    let name = "quorate_client_tls_handshakes_total";
+    page.head(name, "counter", "TLS handshakes with clients that ended, by result.");
+    for (result, counter) in [
+        ("completed", &handshakes.completed),
+        ("failed", &handshakes.failed),
+        ("timed_out", &handshakes.timed_out),
+        ("evicted", &handshakes.evicted),
+    ] {
+        page.line(name, &format!("result=\"{result}\""), get(counter));
+    }
+}
+
 fn responses(page: &mut MetricsPage, responses: &ResponseBudget) {
     let name = "quorate_client_response_bytes";
     page.gauge(name, "Memory of responses that are being read or sent.", responses.used());
     let name = "quorate_client_response_limit_bytes";
     page.gauge(name, "The limit of that memory (--max-response-memory).", responses.limit());
     let name = "quorate_client_responses_refused_total";
-    page.counter(name, "Responses that waited for memory in vain.", responses.refused());
+    page.counter(name, "Responses that were refused for lack of memory.", responses.refused());
     let name = "quorate_client_responses_dropped_total";
     let help = "Responses that were dropped because their clients did not read them.";
     page.counter(name, help, responses.dropped());
@@ -226,6 +327,7 @@ fn grpc(page: &mut MetricsPage, calls: &CallCounters) {
             }
         }
     }
+    client_requests(page, calls);
     if calls.is_timed() {
         let name = "grpc_server_handling_seconds";
         page.head(name, "histogram", "Duration of calls.");
@@ -234,6 +336,47 @@ fn grpc(page: &mut MetricsPage, calls: &CallCounters) {
         }
     }
 }
+
+/// Requests by the version of the client, and their duration by etcd's names of requests.
+fn client_requests(page: &mut MetricsPage, calls: &CallCounters) {
+    let name = "etcd_server_client_requests_total";
+    page.head(name, "counter", "Requests by the version of the client's API.");
+    for (version, unary, stream) in calls.clients.counts() {
+        for (kind, count) in [("stream", stream), ("unary", unary)] {
+            if count > 0 {
+                let labels = format!("client_api_version=\"{version}\",type=\"{kind}\"");
+                page.line(name, &labels, count);
+            }
+        }
+    }
+    let durations = |page: &mut MetricsPage, name: &str, method: &Method, labels: &str| {
+        let counters = calls.iter().find(|(other, _)| other.path == method.path);
+        let Some((_, counters)) = counters else { return };
+        let short = name == RANGE_DURATION;
+        for (success, histogram) in ["false", "true"].iter().zip(match short {
+            true => &counters.short_durations,
+            false => &counters.durations,
+        }) {
+            if histogram.count() > 0 {
+                page.buckets(name, &format!("{labels}success=\"{success}\""), histogram);
+            }
+        }
+    };
+    page.head(RANGE_DURATION, "histogram", "Duration of range requests.");
+    for (method, _) in calls.iter().filter(|(method, _)| method.path == RANGE) {
+        durations(page, RANGE_DURATION, method, "");
+    }
+    page.head(REQUEST_DURATION, "histogram", "Duration of requests, by type.");
+    for (method, _) in calls.iter() {
+        if let Some(kind) = method.request_type() {
+            durations(page, REQUEST_DURATION, method, &format!("type=\"{kind}\","));
+        }
+    }
+}
+
+const RANGE: &str = "/etcdserverpb.KV/Range";
+const RANGE_DURATION: &str = "etcd_server_range_duration_seconds";
+const REQUEST_DURATION: &str = "etcd_server_request_duration_seconds";
 
 fn get(count: &AtomicU64) -> u64 {
     count.load(Ordering::Relaxed)

@@ -9,13 +9,16 @@ use quorate::Index;
 use quorate::metrics::{Event, NodeObserver};
 
 use super::calls::CallCounters;
-use super::histogram::{DISK, DurationHistogram, PEERS};
+use super::histogram::{DEFRAGMENTATIONS, DISK, DurationHistogram, HASHES, PEERS, SNAPSHOTS};
 use super::traffic::Traffic;
+use crate::tls::HandshakeCounters;
 
 /// What is measured inside the member and on the connections.
 #[derive(Debug)]
 pub(crate) struct ServerMetrics {
     pub(super) syncs: DurationHistogram,
+    pub(super) writes: DurationHistogram,
+    pub(super) written_bytes: AtomicU64,
     pub(super) applies: DurationHistogram,
     pub(super) slow_applies: AtomicU64,
     pub(super) leader_changes: AtomicU64,
@@ -23,6 +26,7 @@ pub(crate) struct ServerMetrics {
     round_trips: Mutex<BTreeMap<String, Arc<DurationHistogram>>>,
     pub(crate) calls: Arc<CallCounters>,
     pub(crate) traffic: Arc<Traffic>,
+    pub(crate) handshakes: Arc<HandshakeCounters>,
 }
 
 impl ServerMetrics {
@@ -30,12 +34,15 @@ impl ServerMetrics {
     pub(crate) fn new(timed: bool) -> Self {
         Self {
             syncs: DurationHistogram::new(DISK),
+            writes: DurationHistogram::new(DISK),
+            written_bytes: AtomicU64::new(0),
             applies: DurationHistogram::new(DISK),
             slow_applies: AtomicU64::new(0),
             leader_changes: AtomicU64::new(0),
             round_trips: Mutex::new(BTreeMap::new()),
             calls: CallCounters::new(timed),
             traffic: Arc::new(Traffic::default()),
+            handshakes: Arc::default(),
         }
     }
 
@@ -66,6 +73,11 @@ impl NodeObserver for ServerMetrics {
         self.syncs.observe(duration);
     }
 
+    fn on_write(&self, duration: Duration, bytes: u64) {
+        self.writes.observe(duration);
+        self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     fn on_applied(&self, _index: Index, _entries: u64, duration: Duration) {
         self.applies.observe(duration);
         if duration > SLOW_APPLY {
@@ -75,18 +87,56 @@ impl NodeObserver for ServerMetrics {
 }
 
 /// Counters that the services increment.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ServiceCounters {
     pub(crate) reads_not_confirmed: AtomicU64,
     pub(crate) healthy: AtomicU64,
     pub(crate) unhealthy: AtomicU64,
     pub(crate) promoted: AtomicU64,
     pub(crate) not_promoted: AtomicU64,
+    /// As the leader last said.
+    pub(crate) peers_lost: AtomicU64,
+    pub(crate) leases_expired: AtomicU64,
+    pub(crate) leases_renewed: AtomicU64,
+    pub(crate) events_sent: AtomicU64,
+    pub(crate) watch_streams: AtomicU64,
+    pub(crate) defragmenting: AtomicU64,
+    pub(crate) defragmentations: DurationHistogram,
+    pub(crate) snapshots: DurationHistogram,
+    pub(crate) hashes: DurationHistogram,
+    pub(crate) revision_hashes: DurationHistogram,
+}
+
+impl Default for ServiceCounters {
+    fn default() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            reads_not_confirmed: zero(),
+            healthy: zero(),
+            unhealthy: zero(),
+            promoted: zero(),
+            not_promoted: zero(),
+            peers_lost: zero(),
+            leases_expired: zero(),
+            leases_renewed: zero(),
+            events_sent: zero(),
+            watch_streams: zero(),
+            defragmenting: zero(),
+            defragmentations: DurationHistogram::new(DEFRAGMENTATIONS),
+            snapshots: DurationHistogram::new(SNAPSHOTS),
+            hashes: DurationHistogram::new(HASHES),
+            revision_hashes: DurationHistogram::new(HASHES),
+        }
+    }
 }
 
 impl ServiceCounters {
     pub(crate) fn increment(count: &AtomicU64) {
         count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn decrement(count: &AtomicU64) {
+        count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

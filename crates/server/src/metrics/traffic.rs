@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tonic::transport::server::{Connected, TcpConnectInfo};
+use tonic::transport::server::Connected;
 
-use crate::connections::ClientConnection;
+use crate::connections::{ClientConnectInfo, ClientConnection};
 use crate::http2_authority::AuthorityRewriter;
 
 /// Bytes in both directions, summed over all connections.
@@ -88,9 +88,9 @@ impl MeteredConnection {
 }
 
 impl Connected for MeteredConnection {
-    type ConnectInfo = TcpConnectInfo;
+    type ConnectInfo = ClientConnectInfo;
 
-    fn connect_info(&self) -> TcpConnectInfo {
+    fn connect_info(&self) -> ClientConnectInfo {
         self.stream.connect_info()
     }
 }

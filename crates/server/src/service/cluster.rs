@@ -4,6 +4,8 @@
 //! in safe steps. Where etcd refuses a change because members are down, this service refuses
 //! only a change after which the live voters are no quorum, and sends the numbers.
 
+use std::sync::Arc;
+
 use quorate::{MemberId, Membership};
 use quorate_core::membership::quorum_size;
 use quorate_proto::etcdserverpb::cluster_server::Cluster;
@@ -18,7 +20,7 @@ use tonic::{Request, Response, Status};
 use crate::access::ClientAction;
 use crate::context::ServiceContext;
 use crate::member_change::{MemberChange, MemberUpdate, TargetMembership, fresh_id};
-use crate::member_details::MemberDetails;
+use crate::member_details::{MemberDetails, parse_peer_urls};
 use crate::metrics::ServiceCounters;
 use crate::status::ServiceError;
 use crate::url::Url;
@@ -33,8 +35,15 @@ impl ClusterService {
         Self { context, max_learners }
     }
 
-    fn membership(&self) -> std::sync::Arc<Membership> {
+    fn membership(&self) -> Arc<Membership> {
         self.context.node.membership()
+    }
+
+    /// The newest membership. A member that is cut off from the leader must not say that a member
+    /// does not exist because it was added meanwhile.
+    async fn newest_membership(&self) -> Result<Arc<Membership>, ServiceError> {
+        self.context.catch_up().await?;
+        Ok(self.membership())
     }
 
     async fn run(&self, change: MemberChange) -> Result<(), ServiceError> {
@@ -75,11 +84,11 @@ impl Cluster for ClusterService {
         &self,
         request: Request<MemberAddRequest>,
     ) -> Result<Response<MemberAddResponse>, Status> {
-        self.context.admit(&request, &ClientAction::MemberChange)?;
+        self.context.admit(&request, &ClientAction::MemberChange).await?;
         let name = name_of(request.metadata());
         let MemberAddRequest { peer_urls, is_learner } = request.into_inner();
-        let urls = parse(&peer_urls)?;
-        let membership = self.membership();
+        let urls = parse_peer_urls(&peer_urls)?;
+        let membership = self.newest_membership().await?;
         check_unused(&membership, &urls, None)?;
         if is_learner {
             self.check_learners(&membership)?;
@@ -100,9 +109,9 @@ impl Cluster for ClusterService {
         &self,
         request: Request<MemberRemoveRequest>,
     ) -> Result<Response<MemberRemoveResponse>, Status> {
-        self.context.admit(&request, &ClientAction::MemberChange)?;
+        self.context.admit(&request, &ClientAction::MemberChange).await?;
         let id = MemberId(request.into_inner().id);
-        let membership = self.membership();
+        let membership = self.newest_membership().await?;
         let target = TargetMembership::of(&membership);
         let expected = target.voters.contains(id) || target.learners.contains(id);
         if !membership.contains(id) && !expected {
@@ -124,10 +133,10 @@ impl Cluster for ClusterService {
         &self,
         request: Request<MemberUpdateRequest>,
     ) -> Result<Response<MemberUpdateResponse>, Status> {
-        self.context.admit(&request, &ClientAction::MemberChange)?;
+        self.context.admit(&request, &ClientAction::MemberChange).await?;
         let MemberUpdateRequest { id, peer_urls } = request.into_inner();
-        let (id, urls) = (MemberId(id), parse(&peer_urls)?);
-        let membership = self.membership();
+        let (id, urls) = (MemberId(id), parse_peer_urls(&peer_urls)?);
+        let membership = self.newest_membership().await?;
         if !membership.contains(id) {
             return Err(ServiceError::MemberNotFound.into());
         }
@@ -142,7 +151,7 @@ impl Cluster for ClusterService {
         &self,
         request: Request<MemberListRequest>,
     ) -> Result<Response<MemberListResponse>, Status> {
-        self.context.admit(&request, &ClientAction::MemberList)?;
+        self.context.admit(&request, &ClientAction::MemberList).await?;
         if request.into_inner().linearizable {
             self.context.catch_up().await?;
         }
@@ -154,7 +163,7 @@ impl Cluster for ClusterService {
         &self,
         request: Request<MemberPromoteRequest>,
     ) -> Result<Response<MemberPromoteResponse>, Status> {
-        self.context.admit(&request, &ClientAction::MemberChange)?;
+        self.context.admit(&request, &ClientAction::MemberChange).await?;
         let promoted = self.promote(MemberId(request.into_inner().id)).await;
         let counters = &self.context.counters;
         ServiceCounters::increment(match promoted {
@@ -169,7 +178,7 @@ impl Cluster for ClusterService {
 
 impl ClusterService {
     async fn promote(&self, id: MemberId) -> Result<(), ServiceError> {
-        let membership = self.membership();
+        let membership = self.newest_membership().await?;
         if !membership.contains(id) {
             return Err(ServiceError::MemberNotFound);
         }
@@ -214,17 +223,6 @@ fn name_of(metadata: &MetadataMap) -> String {
 const MEMBER_NAME: &str = "quorate-member-name-bin";
 const NAME_BYTES_MAX: usize = 1024;
 
-fn parse(urls: &[String]) -> Result<Vec<Url>, ServiceError> {
-    if urls.is_empty() {
-        return Err(ServiceError::BadPeerUrls);
-    }
-    // Each of them is compared with those of all members.
-    if urls.len() > PEER_URLS_MAX {
-        return Err(ServiceError::TooManyPeerUrls { count: urls.len(), limit: PEER_URLS_MAX });
-    }
-    urls.iter().map(|url| Url::parse(url).map_err(|_| ServiceError::BadPeerUrls)).collect()
-}
-
 fn check_unused(
     membership: &Membership,
     urls: &[Url],
@@ -241,6 +239,3 @@ fn check_unused(
     });
     if used { Err(ServiceError::PeerUrlsExist) } else { Ok(()) }
 }
-
-/// Peer URLs of one member.
-const PEER_URLS_MAX: usize = 64;

@@ -28,8 +28,8 @@ impl HealthService {
         Self { context }
     }
 
-    fn check_now(&self) -> HealthCheckResponse {
-        let alarms = self.context.store.read().alarms();
+    async fn check_now(&self) -> HealthCheckResponse {
+        let alarms = self.context.store.read_when_free().await.alarms();
         let corrupt = alarms.iter().any(|alarm| alarm.kind == AlarmKind::Corrupt);
         let has_leader = self.context.node.leader().is_some();
         let serving = has_leader && !corrupt && !self.context.is_leaving();
@@ -44,19 +44,19 @@ impl Health for HealthService {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
-        self.context.admit(&request, &ClientAction::Health)?;
+        self.context.admit(&request, &ClientAction::Health).await?;
         if !request.get_ref().service.is_empty() {
             return Err(ServiceError::UnknownHealthService.into());
         }
-        Ok(Response::new(self.check_now()))
+        Ok(Response::new(self.check_now().await))
     }
 
     async fn list(
         &self,
         request: Request<HealthListRequest>,
     ) -> Result<Response<HealthListResponse>, Status> {
-        self.context.admit(&request, &ClientAction::Health)?;
-        let statuses = [(String::new(), self.check_now())].into_iter().collect();
+        self.context.admit(&request, &ClientAction::Health).await?;
+        let statuses = [(String::new(), self.check_now().await)].into_iter().collect();
         Ok(Response::new(HealthListResponse { statuses }))
     }
 
@@ -66,7 +66,7 @@ impl Health for HealthService {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        self.context.admit(&request, &ClientAction::Health)?;
+        self.context.admit(&request, &ClientAction::Health).await?;
         if !request.get_ref().service.is_empty() {
             return Err(ServiceError::HealthWatchOfOneService.into());
         }
@@ -75,7 +75,7 @@ impl Health for HealthService {
         tokio::spawn(async move {
             let mut sent = None;
             loop {
-                let now = service.check_now();
+                let now = service.check_now().await;
                 if sent != Some(now.status) {
                     sent = Some(now.status);
                     if sender.send(now).await.is_err() {
@@ -86,7 +86,7 @@ impl Health for HealthService {
                     () = tokio::time::sleep(POLL_INTERVAL) => {}
                     () = sender.closed() => return,
                     _ = service.context.server_stopped() => {
-                        let _ = sender.try_send(service.check_now());
+                        let _ = sender.try_send(service.check_now().await);
                         return;
                     }
                 }

@@ -1,6 +1,7 @@
 //! etcd's service Maintenance: the state of this member, alarms, hashes, snapshots, and
 //! leadership transfers.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use quorate::{ClusterVersion, DowngradeRefusal, MemberId, NodeStatus, RequestRefused};
@@ -23,15 +24,21 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status, async_trait};
 
-use crate::access::ClientAction;
+use crate::access::{ClientAction, ClientIdentity};
 use crate::context::{ServiceContext, SharedStore};
+use crate::etcd_export::{EtcdExportContext, EtcdSnapshotWriter, STORAGE_VERSION};
+use crate::metrics::ServiceCounters;
 use crate::snapshot_file::{SnapshotFileWriter, SnapshotHeader};
 use crate::status::ServiceError;
 
-/// The version of etcd whose API this server implements. Clients compare it.
-pub const ETCD_VERSION: &str = "3.5.30";
 /// The version of this server.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+type SnapshotStream = ReceiverStream<Result<SnapshotResponse, Status>>;
+
+/// The metadata of a Snapshot request that chooses the format of the file: `quorate`, the
+/// default, or `etcd`.
+pub const SNAPSHOT_FORMAT_KEY: &str = "quorate-snapshot-format";
 
 pub(crate) struct MaintenanceService {
     context: ServiceContext,
@@ -43,9 +50,102 @@ impl MaintenanceService {
     }
 
     /// Through the log, since all members have the same alarms.
-    async fn change_alarm(&self, command: &Command) -> Result<AlarmResponse, ServiceError> {
-        let reply = self.context.run(command).await?;
+    async fn change_alarm(
+        &self,
+        client: &ClientIdentity,
+        command: Command,
+    ) -> Result<AlarmResponse, ServiceError> {
+        let reply = self.context.run_for(client, command).await?;
         Ok(self.alarms(reply.revision, reply.result.ok()))
+    }
+
+    /// A snapshot in our own format.
+    async fn own_snapshot(&self) -> Result<SnapshotStream, Status> {
+        let kv = self.context.store.read_when_free().await;
+        let chunks = kv.snapshot().map_err(ServiceError::Table)?;
+        let file_header = SnapshotHeader {
+            cluster_id: self.context.cluster_id,
+            revision: kv.revision(),
+            applied: kv.applied(),
+        };
+        let mut left = kv.bytes_in_use();
+        drop(kv);
+        let header = self.context.header(file_header.revision);
+        let version = self.context.limits.etcd_release.storage_version().unwrap_or_default();
+        let (began, counters) = (Instant::now(), Arc::clone(&self.context.counters));
+        let (responses, stream) = mpsc::channel(RESPONSES_QUEUED_MAX);
+        // A task and not a thread, since a client that does not read would hold it.
+        tokio::spawn(async move {
+            let mut blobs = SnapshotFileWriter::new(file_header, chunks).peekable();
+            while let Some(blob) = blobs.next() {
+                // An estimate, and 0 only with the last piece.
+                left = left.saturating_sub(blob.len() as u64).max(1);
+                let remaining_bytes = if blobs.peek().is_some() { left } else { 0 };
+                let (header, version) = (Some(header), version.to_owned());
+                let response = SnapshotResponse { header, remaining_bytes, blob, version };
+                if responses.send(Ok(response)).await.is_err() {
+                    return;
+                }
+            }
+            counters.snapshots.observe(began.elapsed());
+        });
+        Ok(ReceiverStream::new(stream))
+    }
+
+    /// A snapshot in etcd's format, for its tools.
+    async fn etcd_snapshot(&self) -> Result<SnapshotStream, Status> {
+        let node = self.context.node.status().await.map_err(ServiceError::Request)?;
+        let membership = self.context.node.membership();
+        let term = node.raft.term;
+        let export = self.context.store.read_when_free().await.export();
+        let export = export.map_err(ServiceError::Table)?;
+        let header = self.context.header(export.revision);
+        let cluster_version = self.context.limits.etcd_release.cluster_version().to_owned();
+        // It reads all rows.
+        let planned = spawn_blocking(move || {
+            let context = EtcdExportContext { membership: &membership, term, cluster_version };
+            EtcdSnapshotWriter::new(export, &context)
+        });
+        let planned = planned.await.map_err(ServiceError::Task)?;
+        let mut writer = planned.map_err(ServiceError::EtcdExport)?;
+        let mut remaining_bytes = writer.bytes();
+        let (began, counters) = (Instant::now(), Arc::clone(&self.context.counters));
+        let (responses, stream) = mpsc::channel(RESPONSES_QUEUED_MAX);
+        tokio::spawn(async move {
+            loop {
+                let response = match writer.next_piece() {
+                    Ok(None) => {
+                        counters.snapshots.observe(began.elapsed());
+                        return;
+                    }
+                    Ok(Some(blob)) => {
+                        remaining_bytes = remaining_bytes.saturating_sub(blob.len() as u64);
+                        let (header, version) = (Some(header), STORAGE_VERSION.to_owned());
+                        Ok(SnapshotResponse { header, remaining_bytes, blob, version })
+                    }
+                    Err(error) => Err(ServiceError::EtcdExport(error).into()),
+                };
+                if responses.send(response).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(ReceiverStream::new(stream))
+    }
+
+    async fn defragment_when_free(&self) -> Result<(), ServiceError> {
+        let deadline = Instant::now() + DEFRAGMENT_TIMEOUT;
+        loop {
+            let store = self.context.store.clone();
+            let done = spawn_blocking(move || store.write().defragment()).await;
+            match done.map_err(ServiceError::Task)? {
+                // A snapshot is being read, which does not take long. Commands run meanwhile.
+                Err(TableError::Busy) if Instant::now() < deadline => {
+                    tokio::time::sleep(DEFRAGMENT_RETRY_INTERVAL).await;
+                }
+                done => return done.map_err(ServiceError::Table),
+            }
+        }
     }
 
     fn alarms(&self, revision: i64, outcome: Option<KvOutcome>) -> AlarmResponse {
@@ -67,7 +167,7 @@ impl Maintenance for MaintenanceService {
             AlarmAction::Get => ClientAction::AlarmRead,
             AlarmAction::Activate | AlarmAction::Deactivate => ClientAction::AlarmChange,
         };
-        self.context.admit(&request, &action)?;
+        let client = self.context.admit(&request, &action).await?;
         let request = request.into_inner();
         let kind = match request.alarm() {
             AlarmType::None => None,
@@ -78,21 +178,21 @@ impl Maintenance for MaintenanceService {
         let response = match (request.action(), alarm) {
             (AlarmAction::Get, _) => {
                 self.context.catch_up().await?;
-                let reply = self.context.look_up(&Query::Alarms)?;
+                let reply = self.context.look_up(&Query::Alarms).await?;
                 let mut response = self.alarms(reply.revision, reply.result.ok());
                 let kind = request.alarm();
                 response.alarms.retain(|it| kind == AlarmType::None || it.alarm() == kind);
                 response
             }
             (AlarmAction::Activate, Some(alarm)) => {
-                self.change_alarm(&Command::AlarmActivate(alarm)).await?
+                self.change_alarm(&client, Command::AlarmActivate(alarm)).await?
             }
             (AlarmAction::Deactivate, Some(alarm)) => {
-                self.change_alarm(&Command::AlarmDisarm(alarm)).await?
+                self.change_alarm(&client, Command::AlarmDisarm(alarm)).await?
             }
             // No alarm is named: nothing changes.
             (AlarmAction::Activate | AlarmAction::Deactivate, None) => {
-                self.alarms(self.context.store.read().revision(), None)
+                self.alarms(self.context.store.read_when_free().await.revision(), None)
             }
         };
         Ok(Response::new(response))
@@ -102,11 +202,13 @@ impl Maintenance for MaintenanceService {
         &self,
         request: Request<StatusRequest>,
     ) -> Result<Response<StatusResponse>, Status> {
-        self.context.admit(&request, &ClientAction::Status)?;
+        self.context.admit(&request, &ClientAction::Status).await?;
         let node = self.context.node.status().await.map_err(ServiceError::Request)?;
         let (log, leader) = (node.raft.log, node.raft.leader);
-        let kv = self.context.store.read();
-        let total = kv.bytes_total().map_err(ServiceError::Table)?;
+        let release = self.context.limits.etcd_release;
+        let kv = self.context.store.read_when_free().await;
+        // Clients divide by it. An etcd without any key has a file too.
+        let total = kv.bytes_total().map_err(ServiceError::Table)?.max(DB_SIZE_MIN);
         let in_use = kv.bytes_in_use();
         let (revision, quota, alarms) = (kv.revision(), kv.quota(), kv.alarms());
         drop(kv);
@@ -118,7 +220,7 @@ impl Maintenance for MaintenanceService {
         errors.extend(alarms.into_iter().map(alarm_text));
         let mut response = Response::new(StatusResponse {
             header: Some(self.context.header(revision)),
-            version: ETCD_VERSION.into(),
+            version: release.version().into(),
             db_size: total as i64,
             leader: leader.map_or(0, |leader| leader.0),
             raft_index: log.commit,
@@ -127,12 +229,14 @@ impl Maintenance for MaintenanceService {
             errors,
             db_size_in_use: in_use as i64,
             is_learner: self.context.is_learner(),
-            storage_version: node.storage_version.to_string(),
+            storage_version: release.storage_version().unwrap_or_default().into(),
             db_size_quota: quota.bytes as i64,
             downgrade_info: Some(downgrade_info(node.cluster_version)),
         });
-        // etcd's status has no place for a second version.
-        response.metadata_mut().insert("quorate-version", MetadataValue::from_static(VERSION));
+        // etcd's status has no place for versions of our own.
+        let own = response.metadata_mut();
+        own.insert("quorate-version", MetadataValue::from_static(VERSION));
+        own.insert("quorate-storage-version", MetadataValue::from(node.storage_version));
         Ok(response)
     }
 
@@ -140,25 +244,19 @@ impl Maintenance for MaintenanceService {
         &self,
         request: Request<DefragmentRequest>,
     ) -> Result<Response<DefragmentResponse>, Status> {
-        self.context.admit(&request, &ClientAction::Defragment)?;
-        let deadline = Instant::now() + DEFRAGMENT_TIMEOUT;
-        loop {
-            let store = self.context.store.clone();
-            let done = spawn_blocking(move || store.write().defragment()).await;
-            match done.map_err(ServiceError::Task)? {
-                Ok(()) => return Ok(Response::new(DefragmentResponse { header: None })),
-                // A snapshot is being read, which does not take long. Commands run meanwhile.
-                Err(TableError::Busy) if Instant::now() < deadline => {
-                    tokio::time::sleep(DEFRAGMENT_RETRY_INTERVAL).await;
-                }
-                Err(error) => return Err(ServiceError::Table(error).into()),
-            }
-        }
+        self.context.admit(&request, &ClientAction::Defragment).await?;
+        let (began, counters) = (Instant::now(), &self.context.counters);
+        ServiceCounters::increment(&counters.defragmenting);
+        let done = self.defragment_when_free().await;
+        ServiceCounters::decrement(&counters.defragmenting);
+        done?;
+        counters.defragmentations.observe(began.elapsed());
+        Ok(Response::new(DefragmentResponse { header: None }))
     }
 
     async fn hash(&self, request: Request<HashRequest>) -> Result<Response<HashResponse>, Status> {
-        self.context.admit(&request, &ClientAction::Hash)?;
-        let store = self.context.store.clone();
+        self.context.admit(&request, &ClientAction::Hash).await?;
+        let (began, store) = (Instant::now(), self.context.store.clone());
         let done = spawn_blocking(move || {
             let kv = store.read();
             let (revision, hash) = (kv.revision(), kv.deferred_hash()?);
@@ -167,6 +265,7 @@ impl Maintenance for MaintenanceService {
         });
         let done = done.await.map_err(ServiceError::Task)?;
         let (hash, revision) = done.map_err(ServiceError::Table)?;
+        self.context.counters.hashes.observe(began.elapsed());
         let header = Some(self.context.header(revision));
         Ok(Response::new(HashResponse { header, hash }))
     }
@@ -175,11 +274,12 @@ impl Maintenance for MaintenanceService {
         &self,
         request: Request<HashKvRequest>,
     ) -> Result<Response<HashKvResponse>, Status> {
-        self.context.admit(&request, &ClientAction::Hash)?;
+        self.context.admit(&request, &ClientAction::Hash).await?;
         let revision = request.into_inner().revision;
-        let store = self.context.store.clone();
+        let (began, store) = (Instant::now(), self.context.store.clone());
         let done = spawn_blocking(move || hash_kv(&store, revision));
         let reply = done.await.map_err(ServiceError::Task)??;
+        self.context.counters.revision_hashes.observe(began.elapsed());
         let Ok(KvOutcome::Hash(HashOutcome { hash, compact_revision, hash_revision })) =
             reply.result
         else {
@@ -189,47 +289,26 @@ impl Maintenance for MaintenanceService {
         Ok(Response::new(HashKvResponse { header, hash, compact_revision, hash_revision }))
     }
 
-    type SnapshotStream = ReceiverStream<Result<SnapshotResponse, Status>>;
+    type SnapshotStream = SnapshotStream;
 
     async fn snapshot(
         &self,
         request: Request<SnapshotRequest>,
     ) -> Result<Response<Self::SnapshotStream>, Status> {
-        self.context.admit(&request, &ClientAction::Snapshot)?;
-        let kv = self.context.store.read();
-        let chunks = kv.snapshot().map_err(ServiceError::Table)?;
-        let file_header = SnapshotHeader {
-            cluster_id: self.context.cluster_id,
-            revision: kv.revision(),
-            applied: kv.applied(),
-        };
-        let mut left = kv.bytes_in_use();
-        drop(kv);
-        let header = self.context.header(file_header.revision);
-        let (responses, stream) = mpsc::channel(RESPONSES_QUEUED_MAX);
-        // A task and not a thread, since a client that does not read would hold it.
-        tokio::spawn(async move {
-            let mut blobs = SnapshotFileWriter::new(file_header, chunks).peekable();
-            while let Some(blob) = blobs.next() {
-                // An estimate, and 0 only with the last piece.
-                left = left.saturating_sub(blob.len() as u64).max(1);
-                let remaining_bytes = if blobs.peek().is_some() { left } else { 0 };
-                let header = Some(header);
-                let response =
-                    SnapshotResponse { header, remaining_bytes, blob, version: String::new() };
-                if responses.send(Ok(response)).await.is_err() {
-                    return;
-                }
-            }
-        });
-        Ok(Response::new(ReceiverStream::new(stream)))
+        self.context.admit(&request, &ClientAction::Snapshot).await?;
+        let format = request.metadata().get(SNAPSHOT_FORMAT_KEY);
+        match format.map(|format| format.as_bytes()) {
+            None | Some(b"quorate") => self.own_snapshot().await.map(Response::new),
+            Some(b"etcd") => self.etcd_snapshot().await.map(Response::new),
+            Some(_) => Err(ServiceError::BadSnapshotFormat.into()),
+        }
     }
 
     async fn move_leader(
         &self,
         request: Request<MoveLeaderRequest>,
     ) -> Result<Response<MoveLeaderResponse>, Status> {
-        self.context.admit(&request, &ClientAction::MoveLeader)?;
+        self.context.admit(&request, &ClientAction::MoveLeader).await?;
         let node = &self.context.node;
         let to = MemberId(request.into_inner().target_id);
         if !node.is_leader() {
@@ -248,7 +327,7 @@ impl Maintenance for MaintenanceService {
         &self,
         request: Request<DowngradeRequest>,
     ) -> Result<Response<DowngradeResponse>, Status> {
-        self.context.admit(&request, &ClientAction::Downgrade)?;
+        self.context.admit(&request, &ClientAction::Downgrade).await?;
         let node = &self.context.node;
         if !node.is_leader() {
             return Err(ServiceError::NotLeader.into());
@@ -275,14 +354,15 @@ impl Maintenance for MaintenanceService {
                 return Err(ServiceError::BadDowngradeVersion { version }.into());
             }
         }
-        let header = Some(self.context.header(self.context.store.read().revision()));
+        let header =
+            Some(self.context.header(self.context.store.read_when_free().await.revision()));
         let version = node.cluster_version().version.to_string();
         Ok(Response::new(DowngradeResponse { header, version }))
     }
 }
 
 /// Hashes in pieces, so that commands run between them.
-fn hash_kv(store: &SharedStore, revision: i64) -> Result<KvCommandReply, ServiceError> {
+pub(crate) fn hash_kv(store: &SharedStore, revision: i64) -> Result<KvCommandReply, ServiceError> {
     let mut hashing = store.read().start_hash(revision)?;
     loop {
         if !store.read().continue_hash(&mut hashing, ROWS_AT_ONCE)?? {
@@ -329,6 +409,8 @@ fn alarm_text(alarm: Alarm) -> String {
     format!("memberID:{} alarm:{} ", alarm.member_id, alarm.alarm().as_str_name())
 }
 
+/// The size that is reported for an empty store: that of one page.
+const DB_SIZE_MIN: u64 = 4096;
 const RESPONSES_QUEUED_MAX: usize = 4;
 /// Rows that are hashed before commands get a turn.
 const ROWS_AT_ONCE: usize = 10_000;

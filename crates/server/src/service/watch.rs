@@ -1,19 +1,22 @@
 //! etcd's service Watch: many watches over one stream.
 //!
 //! Each stream has one task, which polls the watch hub and sends. It waits for its client
-//! (backpressure); events that happen meanwhile stay in the store, so a slow client costs no
-//! memory.
+//! (backpressure); events that happen meanwhile stay in the store. What waits to be sent is in the
+//! memory budget for responses.
+
+mod rights;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::ready;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use prost::Message;
 use quorate_kv::{
-    KeyRange, KvError, PollLimits, WakeFn, WatchEvent, WatchEventKind, WatchPoll, WatcherId,
-    split_events,
+    KeyRange, PollLimits, WakeFn, WatchEvent, WatchEventKind, WatchPoll, WatcherId, split_events,
 };
 use quorate_proto::etcdserverpb::watch_request::RequestUnion;
 use quorate_proto::etcdserverpb::watch_server::Watch;
@@ -21,14 +24,17 @@ use quorate_proto::etcdserverpb::{
     ResponseHeader, WatchCreateRequest, WatchRequest, WatchResponse, watch_create_request,
 };
 use quorate_proto::mvccpb::{self, event::EventType};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use super::kv::key_value;
 use crate::access::{ClientAction, ClientIdentity};
+use crate::auth::{UserIdentity, token_expired};
 use crate::context::{ServiceContext, requires_leader};
+use crate::metrics::ServiceCounters;
+use crate::response_budget::{MemoryWait, ResponseMemory, SMALL_BYTES_MAX};
+use crate::response_queue::{Closed, ResponseReceiver, ResponseSender, response_queue};
 use crate::status::ServiceError;
 
 pub(crate) struct WatchService {
@@ -43,18 +49,19 @@ impl WatchService {
 
 #[async_trait]
 impl Watch for WatchService {
-    type WatchStream = ReceiverStream<Result<WatchResponse, Status>>;
+    type WatchStream = ResponseReceiver<WatchResponse>;
 
     async fn watch(
         &self,
         request: Request<Streaming<WatchRequest>>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let client = self.context.admit(&request, &ClientAction::WatchStream)?;
+        let client = self.context.admit(&request, &ClientAction::WatchStream).await?;
         let requires_leader = requires_leader(request.metadata());
-        let (responses, receiver) = mpsc::channel(RESPONSES_QUEUED_MAX);
-        let stream = WatchStream::new(self.context.clone(), client, responses);
+        let (responses, receiver) = response_queue(RESPONSES_QUEUED_MAX);
+        ServiceCounters::increment(&self.context.counters.watch_streams);
+        let stream = WatchStream::new(self.context.clone(), client, Arc::new(responses)).await;
         tokio::spawn(stream.run(request.into_inner(), requires_leader));
-        Ok(Response::new(ReceiverStream::new(receiver)))
+        Ok(Response::new(receiver))
     }
 }
 
@@ -62,7 +69,7 @@ impl Watch for WatchService {
 struct WatchStream {
     context: ServiceContext,
     client: ClientIdentity,
-    responses: mpsc::Sender<Result<WatchResponse, Status>>,
+    responses: Arc<ResponseSender<WatchResponse>>,
     watches: BTreeMap<i64, StreamWatch>,
     ids: BTreeMap<WatcherId, i64>,
     /// Watchers that may have events, each once, in the order of their turns.
@@ -72,12 +79,15 @@ struct WatchStream {
     next_id: i64,
     /// The client requested progress, and some watch has not been sent everything yet.
     progress_requested: bool,
+    /// Keeps the token of the client valid while the stream is open.
+    identity: Option<UserIdentity>,
 }
 
 struct StreamWatch {
     watcher: WatcherId,
     /// In `ready`.
     queued: bool,
+    keys: KeyRange,
     start_revision: i64,
     fragment: bool,
     progress_notify: bool,
@@ -92,14 +102,11 @@ struct WakeQueue {
     notify: Notify,
 }
 
-/// The client is gone, or the stream has ended with an error.
-struct Closed;
-
 impl WatchStream {
-    fn new(
+    async fn new(
         context: ServiceContext,
         client: ClientIdentity,
-        responses: mpsc::Sender<Result<WatchResponse, Status>>,
+        responses: Arc<ResponseSender<WatchResponse>>,
     ) -> Self {
         let woken = Arc::new(WakeQueue::default());
         let wake: WakeFn = Arc::new({
@@ -109,7 +116,9 @@ impl WatchStream {
                 woken.notify.notify_one();
             }
         });
+        let identity = context.hold_token(&client).await;
         Self {
+            identity,
             context,
             client,
             responses,
@@ -125,11 +134,11 @@ impl WatchStream {
 
     async fn run(mut self, requests: Streaming<WatchRequest>, requires_leader: bool) {
         let context = self.context.clone();
-        let responses = self.responses.clone();
+        let responses = Arc::clone(&self.responses);
         tokio::select! {
             _ = self.serve(requests) => {}
             error = context.end_of_stream(requires_leader) => {
-                let _ = responses.try_send(Err(error.into()));
+                responses.send_last(error.into());
             }
             () = responses.closed() => {}
         }
@@ -138,6 +147,7 @@ impl WatchStream {
     async fn serve(&mut self, mut requests: Streaming<WatchRequest>) -> Result<(), Closed> {
         let mut progress = self.progress_timer();
         let woken = Arc::clone(&self.woken);
+        let mut auth_changes = self.context.auth.changes.subscribe();
         // A client that closes its side of the stream may keep receiving.
         let mut open = true;
         loop {
@@ -148,10 +158,12 @@ impl WatchStream {
                     Ok(None) => open = false,
                     Err(status) => {
                         // If the client is gone, the error is lost, which is fine.
-                        let _ = self.responses.send(Err(status)).await;
+                        self.responses.send_last(status);
                         return Err(Closed);
                     }
                 },
+                Ok(()) = auth_changes.changed() => self.check_rights().await?,
+                () = token_expired(self.identity.as_ref()) => self.check_rights().await?,
                 _ = progress.tick() => self.notify_progress().await?,
                 () = woken.notify.notified() => self.queue_woken(),
                 () = ready(()), if !self.ready.is_empty() => self.poll_one().await?,
@@ -185,17 +197,22 @@ impl WatchStream {
     }
 
     async fn create(&mut self, request: WatchCreateRequest) -> Result<(), Closed> {
-        let id = match self.id_for(&request) {
+        let id = match self.allowed_id_for(&request).await {
             Ok(id) => id,
             Err(reason) => {
-                let revision = self.context.store.read().revision();
+                let revision = self.context.store.read_when_free().await.revision();
                 return self.send(creation_refused(self.context.header(revision), &reason)).await;
             }
         };
-        let (watcher, revision) = self.context.store.watch(kv_request(&request), self.wake.clone());
+        let store = &self.context.store;
+        let (watcher, revision) = {
+            let kv = store.read_when_free().await;
+            store.watch_in(&kv, kv_request(&request), self.wake.clone())
+        };
         let watch = StreamWatch {
             watcher,
             queued: true,
+            keys: keys(&request),
             start_revision: request.start_revision,
             fragment: request.fragment,
             progress_notify: request.progress_notify,
@@ -212,12 +229,6 @@ impl WatchStream {
     /// The id of a new watch, or why it is refused, in etcd's words.
     fn id_for(&mut self, request: &WatchCreateRequest) -> Result<i64, String> {
         let KeyRange { key, range_end } = &keys(request);
-        if let Err(error) = self.context.authorize(&self.client, &ClientAction::Watch(request)) {
-            return Err(error.code_and_text().1);
-        }
-        if request.start_revision < 0 {
-            return Err(KvError::Compacted.text().into());
-        }
         if !range_end.is_empty() && range_end[..] != [0] && key >= range_end {
             return Err("mvcc: watcher range is empty".into());
         }
@@ -240,7 +251,7 @@ impl WatchStream {
         if !self.forget(id) {
             return Ok(());
         }
-        let revision = self.context.store.read().revision();
+        let revision = self.context.store.read_when_free().await.revision();
         let header = Some(self.context.header(revision));
         let canceled = WatchResponse { header, watch_id: id, canceled: true, ..Default::default() };
         self.send(canceled).await
@@ -270,7 +281,16 @@ impl WatchStream {
         let Some(id) = self.ids.get(&watcher).copied() else { return Ok(()) };
         let Some(watch) = self.watches.get_mut(&id) else { return Ok(()) };
         watch.queued = false;
-        match self.context.store.poll_watch(watcher, PollLimits::default()) {
+        // Nothing is read from the store before there is memory for it.
+        let memory = self.context.responses.reserve(SMALL_BYTES_MAX, MemoryWait::UntilFree).await;
+        let memory = memory.map_err(|error| self.end(error))?;
+        let limits = PollLimits::default().bytes_max(SMALL_BYTES_MAX as usize);
+        let store = &self.context.store;
+        let polled = {
+            let kv = store.read_when_free().await;
+            store.poll_watch_in(&kv, watcher, limits)
+        };
+        match polled {
             Ok(WatchPoll::Idle) => return Ok(()),
             Ok(WatchPoll::Gone) => {
                 self.forget(id);
@@ -280,15 +300,15 @@ impl WatchStream {
                 return self.end_compacted(id, compact_revision).await;
             }
             Ok(WatchPoll::Again) => tokio::task::yield_now().await,
-            Ok(WatchPoll::Events { revision, events }) => {
-                watch.sent_events = true;
-                let fragment = watch.fragment;
-                self.send_events(id, fragment, revision, events).await?;
+            Ok(WatchPoll::Events { header_revision, events, .. }) => {
+                if let Some(watch) = self.watches.get_mut(&id) {
+                    watch.sent_events = true;
+                }
+                let sent = &self.context.counters.events_sent;
+                sent.fetch_add(events.len() as u64, Ordering::Relaxed);
+                self.send_events(id, header_revision, events, memory).await?;
             }
-            Err(error) => {
-                let _ = self.responses.send(Err(ServiceError::Table(error).into())).await;
-                return Err(Closed);
-            }
+            Err(error) => return Err(self.end(ServiceError::Table(error))),
         }
         if let Some(watch) = self.watches.get_mut(&id) {
             watch.queued = true;
@@ -297,19 +317,32 @@ impl WatchStream {
         Ok(())
     }
 
+    /// Ends the stream with an error.
+    fn end(&self, error: ServiceError) -> Closed {
+        self.responses.send_last(error.into());
+        Closed
+    }
+
+    /// The memory is as large as most events are; a single revision may have more.
     async fn send_events(
-        &self,
+        &mut self,
         watch_id: i64,
-        fragment: bool,
         revision: i64,
         events: Vec<WatchEvent>,
+        mut memory: ResponseMemory,
     ) -> Result<(), Closed> {
         let header = Some(self.context.header(revision));
+        let fragment = self.watches.get(&watch_id).is_some_and(|watch| watch.fragment);
         if !fragment {
             let events = events.into_iter().map(event).collect();
             let response = WatchResponse { header, watch_id, events, ..Default::default() };
-            return self.send(response).await;
+            let bytes = response.encoded_len() as u64;
+            return match memory.resize(bytes, MemoryWait::UntilFree).await {
+                Ok(()) => self.send_with(response, Some(memory)).await,
+                Err(error) => self.end_watch(watch_id, &error).await,
+            };
         }
+        drop(memory);
         let pieces = split_events(&events, self.context.limits.request_bytes_max + OVERHEAD_BYTES);
         let last = pieces.len().saturating_sub(1);
         for (number, piece) in pieces.into_iter().enumerate() {
@@ -317,20 +350,46 @@ impl WatchStream {
             let fragment = number < last;
             let response =
                 WatchResponse { header, watch_id, fragment, events, ..Default::default() };
-            self.send(response).await?;
+            let bytes = response.encoded_len() as u64;
+            match self.context.responses.reserve(bytes, MemoryWait::UntilFree).await {
+                Ok(memory) => self.send_with(response, Some(memory)).await?,
+                Err(error) => return self.end_watch(watch_id, &error).await,
+            }
         }
         Ok(())
     }
 
+    /// Cancels a watch whose next events cannot be sent.
+    async fn end_watch(&mut self, id: i64, reason: &ServiceError) -> Result<(), Closed> {
+        self.forget_and_report(id, reason.code_and_text().1).await
+    }
+
+    /// As etcd's: without a text and a revision. Clients know from `compact_revision`.
     async fn end_compacted(&mut self, id: i64, compact_revision: i64) -> Result<(), Closed> {
         self.forget(id);
-        let revision = self.context.store.read().revision();
         let canceled = WatchResponse {
-            header: Some(self.context.header(revision)),
+            header: Some(self.context.header(0)),
             watch_id: id,
             canceled: true,
             compact_revision,
-            cancel_reason: KvError::Compacted.text().into(),
+            ..Default::default()
+        };
+        self.send(canceled).await
+    }
+
+    /// Ends a watch and says why.
+    async fn forget_and_report(
+        &mut self,
+        watch_id: i64,
+        cancel_reason: String,
+    ) -> Result<(), Closed> {
+        self.forget(watch_id);
+        let revision = self.context.store.read_when_free().await.revision();
+        let canceled = WatchResponse {
+            header: Some(self.context.header(revision)),
+            watch_id,
+            canceled: true,
+            cancel_reason,
             ..Default::default()
         };
         self.send(canceled).await
@@ -375,13 +434,23 @@ impl WatchStream {
         self.send(WatchResponse { header, watch_id, ..Default::default() }).await
     }
 
+    /// Sends a response without events.
     async fn send(&self, response: WatchResponse) -> Result<(), Closed> {
-        self.responses.send(Ok(response)).await.map_err(|_| Closed)
+        self.send_with(response, None).await
+    }
+
+    async fn send_with(
+        &self,
+        response: WatchResponse,
+        memory: Option<ResponseMemory>,
+    ) -> Result<(), Closed> {
+        self.responses.send(Ok(response), memory).await
     }
 }
 
 impl Drop for WatchStream {
     fn drop(&mut self) {
+        ServiceCounters::decrement(&self.context.counters.watch_streams);
         for watch in self.watches.values() {
             self.context.store.cancel_watch(watch.watcher);
         }

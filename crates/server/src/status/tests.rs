@@ -67,6 +67,23 @@ fn every_kv_error_has_etcds_code_and_text() {
         (E::RequestTooLarge, 3, "etcdserver: request is too large"),
         (E::Corrupt, 15, "etcdserver: corrupt cluster"),
         (E::UnknownCommand, 14, "etcdserver: not capable"),
+        (E::RootUserNotFound, 9, "etcdserver: root user does not exist"),
+        (E::RootRoleNotFound, 9, "etcdserver: root user does not have root role"),
+        (E::UserExists, 9, "etcdserver: user name already exists"),
+        (E::UserNameEmpty, 3, "etcdserver: user name is empty"),
+        (E::UserNotFound, 9, "etcdserver: user name not found"),
+        (E::RoleExists, 9, "etcdserver: role name already exists"),
+        (E::RoleNotFound, 9, "etcdserver: role name not found"),
+        (E::RoleNameEmpty, 3, "etcdserver: role name is empty"),
+        (E::AuthFailed, 3, "etcdserver: authentication failed, invalid user ID or password"),
+        (E::PermissionNotGiven, 3, "etcdserver: permission not given"),
+        (E::PermissionDenied, 7, "etcdserver: permission denied"),
+        (E::RoleNotGranted, 9, "etcdserver: role is not granted to the user"),
+        (E::PermissionNotGranted, 9, "etcdserver: permission is not granted to the role"),
+        (E::AuthNotEnabled, 9, "etcdserver: authentication is not enabled"),
+        (E::InvalidAuthToken, 16, "etcdserver: invalid auth token"),
+        (E::InvalidAuthManagement, 3, "etcdserver: invalid auth management"),
+        (E::AuthRevisionOld, 3, "etcdserver: revision of auth store is old"),
     ];
     for (error, code, text) in table {
         let status = status(error);
@@ -197,9 +214,9 @@ fn every_request_error_has_etcds_code_and_text() {
 
 #[test]
 fn every_own_error_has_its_code_and_text() {
-    let not_supported = "etcdserver: x is not supported by this server yet";
     let needs = "quorate: this request needs cluster version 2; it is 1 until all members run a \
                  program that supports 2";
+    let changed = "quorate: the data changed while it was written";
     let wrong = "etcdserver: wrong downgrade target version format";
     let twice = "quorate: several members have the name \"a\"";
     let table = [
@@ -234,7 +251,9 @@ fn every_own_error_has_its_code_and_text() {
         (ServiceError::BadTarget(BadTarget::AmbiguousName("a".into())), 3, twice),
         (ServiceError::NeedsClusterVersion { needs: 2, current: 1 }, 9, needs),
         (ServiceError::BadDowngradeVersion { version: "x".into() }, 3, wrong),
-        (ServiceError::Unsupported("x"), 12, not_supported),
+        (ServiceError::LockSessionExpired, 2, "mutex: session is expired"),
+        (ServiceError::NotElectionLeader, 2, "election: not leader"),
+        (ServiceError::NoElectionLeader, 2, "election: no leader"),
         (ServiceError::UnknownMethod { path: "/x".into() }, 12, "unknown method /x"),
         (ServiceError::UnknownHealthService, 5, "unknown service"),
         (
@@ -247,6 +266,8 @@ fn every_own_error_has_its_code_and_text() {
             8,
             "grpc: received message larger than max (2 vs. 1)",
         ),
+        (ServiceError::BadSnapshotFormat, 3, "quorate: snapshots have the format quorate or etcd"),
+        (ServiceError::EtcdExport(BboltWriteError::Changed), 13, changed),
         (ServiceError::UnexpectedReply, 13, "etcdserver: unexpected reply"),
         (ServiceError::Table(TableError::Busy), 13, &format!("etcdserver: {}", TableError::Busy)),
     ];

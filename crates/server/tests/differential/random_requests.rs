@@ -24,10 +24,13 @@ pub(crate) enum RandomRequest {
 }
 
 pub(crate) struct RandomRequests {
+    seed: u64,
     state: u64,
     /// The current revision of the stores: requests use revisions near it.
     revision: i64,
     compacted: i64,
+    /// Whether requests may be such that versions of etcd treat them differently.
+    disputed: bool,
 }
 
 /// Few enough that etcd's sort, which is not stable, keeps the order of equal keys.
@@ -50,7 +53,15 @@ const TTLS: [i64; 4] = [600, 100_000, 9_000_000_000, 9_000_000_001];
 
 impl RandomRequests {
     pub(crate) fn new(seed: u64) -> Self {
-        Self { state: seed, revision: 1, compacted: -1 }
+        Self { seed, state: seed, revision: 1, compacted: -1, disputed: true }
+    }
+
+    /// The same without ranges that end before they begin: whether etcd allows them to a user
+    /// depends on the order in which permissions were granted. And without puts that keep a value
+    /// and set a lease: if neither exists, versions of etcd report one or the other. And without
+    /// reads of keys alone, which show leases or not.
+    pub(crate) fn without_disputed(self) -> Self {
+        Self { disputed: false, ..self }
     }
 
     /// The generator is SplitMix64.
@@ -61,15 +72,15 @@ impl RandomRequests {
         mixed ^ mixed >> 31
     }
 
-    fn below(&mut self, count: usize) -> usize {
+    pub(crate) fn below(&mut self, count: usize) -> usize {
         (self.next() % count as u64) as usize
     }
 
-    fn one_in(&mut self, count: usize) -> bool {
+    pub(crate) fn one_in(&mut self, count: usize) -> bool {
         self.below(count) == 0
     }
 
-    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+    pub(crate) fn of<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())]
     }
 
@@ -98,12 +109,33 @@ impl RandomRequests {
         }
     }
 
-    fn key(&mut self) -> Bytes {
+    pub(crate) fn key(&mut self) -> Bytes {
         if self.one_in(60) { Bytes::new() } else { Bytes::from_static(self.of(&KEYS)) }
     }
 
     fn end(&mut self) -> Bytes {
         Bytes::from_static(self.of(&ENDS))
+    }
+
+    /// Always the same for a key.
+    pub(crate) fn end_for(&self, key: &Bytes) -> Bytes {
+        let mut fixed =
+            Self::new(key.iter().fold(self.seed, |seed, byte| {
+                seed.wrapping_mul(31).wrapping_add(u64::from(*byte))
+            }));
+        fixed.end()
+    }
+
+    /// A key, and the end of a range.
+    fn keys(&mut self) -> (Bytes, Bytes) {
+        let (key, end) = (self.key(), self.end());
+        let end = self.end_after(&key, end);
+        (key, end)
+    }
+
+    fn end_after(&self, key: &Bytes, end: Bytes) -> Bytes {
+        let is_empty = !end.is_empty() && end[..] != [0] && end <= *key;
+        if is_empty && !self.disputed { Bytes::new() } else { end }
     }
 
     fn lease(&mut self) -> i64 {
@@ -126,15 +158,16 @@ impl RandomRequests {
 
     fn range(&mut self) -> RangeRequest {
         let filter = |random: &mut Self| if random.one_in(8) { random.a_revision() } else { 0 };
+        let (key, range_end) = self.keys();
         RangeRequest {
-            key: self.key(),
-            range_end: self.end(),
+            key,
+            range_end,
             limit: self.of(&[0, 0, 0, 1, 2, 3, 100, -1, i64::MAX, i64::MIN]),
             revision: self.now_or_then(),
             sort_order: self.of(&[0, 0, 1, 2]),
             sort_target: self.of(&[0, 0, 1, 2, 3, 4]),
             serializable: self.one_in(3),
-            keys_only: self.one_in(5),
+            keys_only: self.one_in(5) && self.disputed,
             count_only: self.one_in(6),
             min_mod_revision: filter(self),
             max_mod_revision: filter(self),
@@ -153,12 +186,14 @@ impl RandomRequests {
         let value = if ignore_value && !self.one_in(6) { Bytes::new() } else { self.value() };
         let lease =
             if ignore_lease && !self.one_in(6) || !self.one_in(3) { 0 } else { self.lease() };
+        let lease = if ignore_value && !self.disputed { 0 } else { lease };
         let (key, prev_kv) = (self.key(), self.one_in(2));
         PutRequest { key, value, lease, prev_kv, ignore_value, ignore_lease }
     }
 
     fn deletion(&mut self) -> DeleteRangeRequest {
-        DeleteRangeRequest { key: self.key(), range_end: self.end(), prev_kv: self.one_in(2) }
+        let (key, range_end) = self.keys();
+        DeleteRangeRequest { key, range_end, prev_kv: self.one_in(2) }
     }
 
     fn txn(&mut self, depth: usize) -> TxnRequest {
@@ -216,19 +251,19 @@ impl RandomRequests {
             CompareResult::Less,
             CompareResult::NotEqual,
         ]);
-        Compare {
-            result: result as i32,
-            target: target as i32,
-            key: self.key(),
-            target_union: (!self.one_in(12)).then_some(union),
-            range_end: if self.one_in(3) { self.end() } else { Bytes::new() },
-        }
+        let key = self.key();
+        let target_union = (!self.one_in(12)).then_some(union);
+        let range_end = if self.one_in(3) { self.end() } else { Bytes::new() };
+        let range_end = self.end_after(&key, range_end);
+        let (result, target) = (result as i32, target as i32);
+        Compare { result, target, key, target_union, range_end }
     }
 
     pub(crate) fn watch(&mut self) -> WatchCreateRequest {
+        let (key, range_end) = self.keys();
         WatchCreateRequest {
-            key: self.key(),
-            range_end: self.end(),
+            key,
+            range_end,
             start_revision: 0,
             progress_notify: false,
             filters: (0..2).filter(|_| self.one_in(5)).collect(),

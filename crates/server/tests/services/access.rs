@@ -60,7 +60,9 @@ async fn a_policy_protects_key_ranges() {
     let request = WatchCreateRequest { range_end: "t".into(), ..watch_of("a") };
     let refused = stream.create(request).await;
     assert_eq!((refused.watch_id, refused.created, refused.canceled), (-1, true, true));
-    assert_eq!(refused.cancel_reason, "etcdserver: permission denied");
+    // As Go prints a status.
+    let reason = "rpc error: code = PermissionDenied desc = etcdserver: permission denied";
+    assert_eq!(refused.cancel_reason, reason);
     member.put("a", "2").await;
     assert_eq!(events(&stream.next().await), ["put a=2"]);
     member.stop().await;

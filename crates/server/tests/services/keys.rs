@@ -191,6 +191,17 @@ async fn a_large_range_is_streamed_in_pieces() {
     assert_eq!(pieces.iter().map(|piece| piece.kvs.len()).collect::<Vec<_>>(), [3, 3, 2]);
     assert_eq!(pieces.iter().map(|piece| piece.count).collect::<Vec<_>>(), [0, 0, 9]);
     assert_eq!(pieces.iter().map(|piece| piece.more).collect::<Vec<_>>(), [false, false, true]);
+    let headers: Vec<bool> = pieces.iter().map(|piece| piece.header.is_some()).collect();
+    assert_eq!(headers, [false, false, true], "as in etcd, only the last one has a header");
+    let sorted = RangeRequest { sort_order: SortOrder::Descend as i32, ..from("k", "l") };
+    let filtered = RangeRequest { min_mod_revision: 1, ..from("k", "l") };
+    for (request, text) in [
+        (sorted, "RangeStream does not support custom sort orders"),
+        (filtered, "RangeStream does not support revision filters"),
+    ] {
+        let refused = within("it", member.kv().range_stream(request)).await.unwrap_err();
+        assert_eq!((refused.code(), refused.message()), (tonic::Code::Unimplemented, text));
+    }
     let nothing = within("a stream", member.kv().range_stream(get("none"))).await.unwrap();
     let only = within("a piece", nothing.into_inner().message()).await.unwrap().unwrap();
     assert_eq!(only.range_response.unwrap().count, 0);

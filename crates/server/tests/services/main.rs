@@ -5,7 +5,9 @@
 mod access;
 mod errors;
 mod keys;
+mod kubernetes;
 mod leases;
+mod long_commands;
 mod maintenance;
 mod members;
 mod support;

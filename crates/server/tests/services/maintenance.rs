@@ -2,13 +2,16 @@
 
 use std::io::Cursor;
 
+use quorate_etcd_files::EtcdDatabase;
 use quorate_kv::{Kv, MemoryTable};
 use quorate_proto::etcdserverpb::{
     CompactionRequest, DefragmentRequest, HashKvRequest, HashRequest, MoveLeaderRequest,
     SnapshotRequest, StatusRequest,
 };
 use quorate_server::snapshot_file::SnapshotFile;
-use quorate_server::{ETCD_VERSION, ServiceLimits};
+use quorate_server::{EtcdRelease, SNAPSHOT_FORMAT_KEY, ServiceLimits};
+use tonic::Code;
+use tonic::metadata::MetadataValue;
 
 use crate::support::{CLUSTER, ServiceMember, within};
 
@@ -20,8 +23,12 @@ async fn the_status_describes_the_member() {
     let status = status.into_inner();
     let header = status.header.unwrap();
     assert_eq!((header.cluster_id, header.member_id, header.revision), (CLUSTER, 1, revision));
-    assert_eq!((&status.version[..], status.leader, status.is_learner), (ETCD_VERSION, 1, false));
-    assert_eq!(status.storage_version, "1");
+    assert_eq!(
+        (&status.version[..], status.leader, status.is_learner),
+        (EtcdRelease::V3_7.version(), 1, false)
+    );
+    assert_eq!(status.storage_version, "3.7.0");
+    assert!(status.db_size > 0, "clients divide by it: {status:?}");
     assert!(status.raft_index >= status.raft_applied_index && status.raft_applied_index > 0);
     assert_eq!(status.raft_term, header.raft_term);
     assert!(status.db_size >= status.db_size_in_use && status.db_size_in_use > 0);
@@ -51,6 +58,35 @@ async fn hashes_differ_between_states() {
     let compaction = CompactionRequest { revision: revision + 1, physical: true };
     member.kv().compact(compaction).await.unwrap();
     assert_eq!(hash_kv(0).await.compact_revision, revision + 1);
+    let compacted = hash_kv(revision + 1).await;
+    assert_eq!((compacted.hash, compacted.compact_revision), (second.hash, -1), "as before");
+    member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_has_the_format_that_the_request_asks_for() {
+    let member = ServiceMember::single(ServiceLimits::default()).await;
+    member.put("key", "value").await;
+    let snapshot = async |format: &'static str| {
+        let mut request = tonic::Request::new(SnapshotRequest {});
+        let value = MetadataValue::from_static(format);
+        request.metadata_mut().insert(SNAPSHOT_FORMAT_KEY, value);
+        let mut stream = member.maintenance().snapshot(request).await?.into_inner();
+        let mut file = Vec::new();
+        while let Some(piece) = stream.message().await? {
+            file.extend_from_slice(&piece.blob);
+            assert!(format == "quorate" || piece.version == "3.6.0");
+        }
+        Ok::<_, tonic::Status>(file)
+    };
+    assert!(snapshot("quorate").await.unwrap().starts_with(b"quorate snapshot"));
+    let file = snapshot("etcd").await.unwrap();
+    let mut database = EtcdDatabase::open(Cursor::new(file)).unwrap();
+    assert_eq!(database.status().unwrap().total_keys, 1);
+    let marks = database.marks().unwrap();
+    assert!(marks.term > 0 && marks.consistent_index > 0);
+    let unknown = snapshot("other").await.unwrap_err();
+    assert_eq!(unknown.code(), Code::InvalidArgument, "{unknown}");
     member.stop().await;
 }
 

@@ -22,7 +22,7 @@ pub(crate) const CLUSTER: u64 = 77;
 
 pub(crate) struct ServiceMember {
     pub(crate) node: Node,
-    store: SharedStore,
+    pub(crate) store: SharedStore,
     pub(crate) context: ServiceContext,
     pub(crate) channel: Channel,
     endpoint: Endpoint,

@@ -3,20 +3,28 @@
 #![allow(dead_code, reason = "each test file uses what it needs")]
 
 use std::collections::BTreeSet;
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use http::Uri;
+use hyper_util::rt::TokioIo;
 use quorate_proto::etcdserverpb::cluster_client::ClusterClient;
 use quorate_proto::etcdserverpb::kv_client::KvClient;
 use quorate_proto::etcdserverpb::{Member, MemberListRequest, PutRequest, RangeRequest};
-use quorate_server::config::{ClusterState, ServerConfig};
+use quorate_server::config::{ClusterState, ServerConfig, TransportSecurity};
+use quorate_server::tls::{PeerStream, TlsConnector, TlsSettings};
 use quorate_server::{RunningServer, Url};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tonic::Status;
+use tonic::codegen::Service;
 use tonic::transport::Channel;
 
 /// Long enough for slow machines: only what never happens takes longer.
@@ -27,14 +35,21 @@ pub(crate) struct TestMember {
     pub(crate) name: String,
     pub(crate) peer: Url,
     pub(crate) client: Url,
+    /// For clients and peers; none without TLS.
+    tls: Option<TlsSettings>,
     directory: TempDir,
 }
 
 impl TestMember {
     pub(crate) fn new(name: &str) -> Self {
-        let url = |port: u16| Url::parse(&format!("http://127.0.0.1:{port}")).unwrap();
+        Self::with_tls(name, None)
+    }
+
+    pub(crate) fn with_tls(name: &str, tls: Option<TlsSettings>) -> Self {
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let url = |port: u16| Url::parse(&format!("{scheme}://127.0.0.1:{port}")).unwrap();
         let (peer, client) = (url(free_port()), url(free_port()));
-        Self { name: name.into(), peer, client, directory: tempfile::tempdir().unwrap() }
+        Self { name: name.into(), peer, client, tls, directory: tempfile::tempdir().unwrap() }
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -43,7 +58,11 @@ impl TestMember {
 
     /// The configuration of this member in a cluster of these.
     pub(crate) fn config(&self, cluster: &[&Self], state: ClusterState) -> ServerConfig {
+        let settings = self.tls.clone().unwrap_or_default();
+        let security = TransportSecurity { settings, auto_tls: false };
         ServerConfig {
+            client_security: security.clone(),
+            peer_security: security,
             name: self.name.clone(),
             data_dir: self.directory.path().join("data"),
             listen_peer_urls: vec![self.peer.clone()],
@@ -66,7 +85,11 @@ impl TestMember {
         let endpoint = Channel::from_shared(self.client.to_string()).unwrap();
         let began = Instant::now();
         loop {
-            match endpoint.connect().await {
+            let connected = match &self.tls {
+                None => endpoint.connect().await,
+                Some(settings) => endpoint.connect_with_connector(TlsClient::new(settings)).await,
+            };
+            match connected {
                 Ok(channel) => return channel,
                 Err(error) => assert!(began.elapsed() < TEST_TIMEOUT, "{error}"),
             }
@@ -128,6 +151,34 @@ impl TestMember {
             assert!(began.elapsed() < TEST_TIMEOUT, "{members:?}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
+    }
+}
+
+/// Opens the connections of a channel with TLS.
+pub(crate) struct TlsClient(Arc<TlsConnector>);
+
+impl TlsClient {
+    pub(crate) fn new(settings: &TlsSettings) -> Self {
+        Self(Arc::new(TlsConnector::new(settings).unwrap()))
+    }
+}
+
+impl Service<Uri> for TlsClient {
+    type Response = TokioIo<Box<dyn PeerStream>>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let connector = Arc::clone(&self.0);
+        Box::pin(async move {
+            let address = uri.authority().unwrap().to_string();
+            let stream = TcpStream::connect(&address).await?;
+            connector.connect(stream, &address).await.map(TokioIo::new)
+        })
     }
 }
 

@@ -87,6 +87,9 @@ fn requests(requests: Vec<pb::RequestOp>) -> Result<Vec<TxnOperation>, KvError> 
 /// default value.
 fn compare(request: pb::Compare) -> Compare {
     use compare::TargetUnion;
+    if let Some(compare) = unknown_comparison(&request) {
+        return compare;
+    }
     let operator = match request.result() {
         compare::CompareResult::Equal => CompareOperator::Equal,
         compare::CompareResult::Greater => CompareOperator::Greater,
@@ -117,6 +120,22 @@ fn compare(request: pb::Compare) -> Compare {
     };
     let keys = KeyRange { key: request.key, range_end: request.range_end };
     Compare { keys, operator, target }
+}
+
+/// What etcd does with numbers that it does not know, as a comparison that it does: an unknown
+/// target is equal to every value, and an unknown operator always holds, except between a value
+/// and keys that do not exist. Versions are never negative.
+fn unknown_comparison(request: &pb::Compare) -> Option<Compare> {
+    let known_operator = compare::CompareResult::try_from(request.result).ok();
+    let known_target = compare::CompareTarget::try_from(request.target).ok();
+    let (operator, version) = match (known_operator, known_target) {
+        (Some(_), Some(_)) => return None,
+        (None, Some(compare::CompareTarget::Value)) => (CompareOperator::Greater, 0),
+        (None, _) | (Some(compare::CompareResult::Equal), None) => (CompareOperator::NotEqual, -1),
+        (Some(_), None) => (CompareOperator::Equal, -1),
+    };
+    let keys = KeyRange { key: request.key.clone(), range_end: request.range_end.clone() };
+    Some(Compare { keys, operator, target: CompareTarget::Version(version) })
 }
 
 pub(crate) fn key_value(kv: KeyValue) -> mvccpb::KeyValue {

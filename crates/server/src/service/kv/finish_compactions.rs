@@ -21,7 +21,7 @@ async fn finish_all(context: &ServiceContext) {
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         clock.tick().await;
-        while context.node.is_leader() && context.store.read().is_compacting() {
+        while context.node.is_leader() && context.store.read_when_free().await.is_compacting() {
             // One at a time, so that clients' commands come first.
             if context.run(&Command::Noop).await.is_err() {
                 break;

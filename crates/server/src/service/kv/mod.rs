@@ -1,25 +1,28 @@
 //! etcd's service KV: reads, writes, transactions, compaction.
 
-mod convert;
+pub(crate) mod convert;
 mod finish_compactions;
 mod reads;
+mod reply_size;
 
 pub(crate) use convert::key_value;
 pub(crate) use finish_compactions::finish_compactions;
-pub(crate) use reads::ReadTurns;
+pub(crate) use reads::{ReadTurns, read};
 
 use std::iter::Peekable;
 use std::vec::IntoIter;
 
-use quorate_kv::{Command, Compact, KvCommandReply, KvError, KvOutcome, Put, check};
+use prost::Message;
+use quorate_kv::{Command, Compact, KvCommandReply, KvError, KvOutcome, Put, Query, check};
 use quorate_proto::etcdserverpb::kv_server::Kv;
+use quorate_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use quorate_proto::etcdserverpb::{
     CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest,
     PutResponse, RangeRequest, RangeResponse, RangeStreamResponse, TxnRequest, TxnResponse,
     request_op,
 };
 use quorate_proto::mvccpb::KeyValue;
-use reads::{ReadRequest, read};
+use reads::reserve_for_write;
 use tokio::task::JoinSet;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status, async_trait};
@@ -27,7 +30,7 @@ use tonic::{Request, Response, Status, async_trait};
 use crate::access::ClientAction;
 use crate::context::ServiceContext;
 use crate::response_body::{ResponseBody, StreamedResponses};
-use crate::response_budget::ResponseMemory;
+use crate::response_budget::{MemoryWait, ResponseMemory};
 use crate::status::ServiceError;
 
 pub(crate) struct KvService {
@@ -39,15 +42,21 @@ impl KvService {
         Self { context }
     }
 
-    async fn find(&self, request: Request<RangeRequest>) -> Result<FoundRange, Status> {
-        let client = self.context.admit(&request, &ClientAction::Range(request.get_ref()))?;
+    /// Reads a range, if the client may and the check accepts the request.
+    async fn find(
+        &self,
+        request: Request<RangeRequest>,
+        check_request: fn(&RangeRequest) -> Result<(), ServiceError>,
+    ) -> Result<FoundRange, Status> {
+        let client = self.context.admit(&request, &ClientAction::Range(request.get_ref())).await?;
+        check_request(request.get_ref())?;
         let serializable = request.get_ref().serializable;
         let range = convert::range(request.into_inner()).map_err(ServiceError::Kv)?;
         check::range(&range).map_err(ServiceError::Kv)?;
         if !serializable {
             self.context.catch_up().await?;
         }
-        let (reply, memory) = read(&self.context, &client, ReadRequest::Range(range)).await?;
+        let (reply, memory) = read(&self.context, &client, Query::Range(range)).await?;
         match reply.result {
             Ok(KvOutcome::Range(found)) => {
                 let header = Some(self.context.header(reply.revision));
@@ -61,7 +70,7 @@ impl KvService {
     /// Old revisions are deleted with later commands, a few with each. This proposes empty
     /// commands until all are deleted.
     async fn finish_compacting(&self) -> Result<(), ServiceError> {
-        while self.context.store.read().is_compacting() {
+        while self.context.store.read_when_free().await.is_compacting() {
             let mut commands = JoinSet::new();
             for _ in 0..COMMANDS_AT_ONCE {
                 let context = self.context.clone();
@@ -82,7 +91,7 @@ impl Kv for KvService {
         request: Request<RangeRequest>,
     ) -> Result<Response<RangeResponse>, Status> {
         let is_streamed = can_stream(&request);
-        let FoundRange { response, memory } = self.find(request).await?;
+        let FoundRange { response, memory } = self.find(request, |_| Ok(())).await?;
         if !is_streamed || memory.bytes() < STREAMED_BYTES_MIN {
             return Ok(Response::new(response));
         }
@@ -95,7 +104,7 @@ impl Kv for KvService {
         &self,
         request: Request<RangeRequest>,
     ) -> Result<Response<Self::RangeStreamStream>, Status> {
-        let FoundRange { response, memory } = self.find(request).await?;
+        let FoundRange { response, memory } = self.find(request, check_streamable).await?;
         // The memory is in use until the last message is sent.
         let messages = RangeStreamMessages::new(response).map(move |message| {
             let _in_use = &memory;
@@ -105,14 +114,18 @@ impl Kv for KvService {
     }
 
     async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutResponse>, Status> {
-        self.context.admit(&request, &ClientAction::Put(request.get_ref()))?;
+        let client = self.context.admit(&request, &ClientAction::Put(request.get_ref())).await?;
+        let is_streamed = can_stream(&request);
         let put = convert::put(request.into_inner());
         check::put(&put).map_err(ServiceError::Kv)?;
-        let KvCommandReply { revision, result } = self.context.run(&put_command(put)).await?;
+        let reads = reply_size::reads_of_put(&put);
+        let memory = reserve_for_write(&self.context, &client, reads).await?;
+        let KvCommandReply { revision, result } =
+            self.context.run_for(&client, put_command(put)).await?;
         match result {
             Ok(KvOutcome::Put(done)) => {
                 let header = Some(self.context.header(revision));
-                Ok(Response::new(convert::put_response(header, done)))
+                send_reply(convert::put_response(header, done), memory, is_streamed).await
             }
             other => Err(mismatch(&other).into()),
         }
@@ -122,22 +135,26 @@ impl Kv for KvService {
         &self,
         request: Request<DeleteRangeRequest>,
     ) -> Result<Response<DeleteRangeResponse>, Status> {
-        self.context.admit(&request, &ClientAction::DeleteRange(request.get_ref()))?;
+        let action = ClientAction::DeleteRange(request.get_ref());
+        let client = self.context.admit(&request, &action).await?;
+        let is_streamed = can_stream(&request);
         let deletion = convert::delete_range(request.into_inner());
         check::delete_range(&deletion).map_err(ServiceError::Kv)?;
+        let reads = reply_size::reads_of_deletion(&deletion);
+        let memory = reserve_for_write(&self.context, &client, reads).await?;
         let KvCommandReply { revision, result } =
-            self.context.run(&Command::DeleteRange(deletion)).await?;
+            self.context.run_for(&client, Command::DeleteRange(deletion)).await?;
         match result {
             Ok(KvOutcome::DeleteRange(done)) => {
                 let header = Some(self.context.header(revision));
-                Ok(Response::new(convert::delete_response(header, done)))
+                send_reply(convert::delete_response(header, done), memory, is_streamed).await
             }
             other => Err(mismatch(&other).into()),
         }
     }
 
     async fn txn(&self, request: Request<TxnRequest>) -> Result<Response<TxnResponse>, Status> {
-        let client = self.context.admit(&request, &ClientAction::Txn(request.get_ref()))?;
+        let client = self.context.admit(&request, &ClientAction::Txn(request.get_ref())).await?;
         let is_streamed = can_stream(&request);
         let serializable = is_serializable(request.get_ref());
         let txn = convert::txn(request.into_inner()).map_err(ServiceError::Kv)?;
@@ -146,20 +163,18 @@ impl Kv for KvService {
             if !serializable {
                 self.context.catch_up().await?;
             }
-            let (reply, memory) = read(&self.context, &client, ReadRequest::Txn(txn)).await?;
+            let (reply, memory) = read(&self.context, &client, Query::Txn(txn)).await?;
             (reply, Some(memory))
         } else {
-            (self.context.run(&Command::Txn(txn)).await?, None)
+            let reads = reply_size::reads_of_txn(&txn);
+            let memory = reserve_for_write(&self.context, &client, reads).await?;
+            (self.context.run_for(&client, Command::Txn(txn)).await?, memory)
         };
         let KvCommandReply { revision, result } = reply;
         match result {
             Ok(KvOutcome::Txn(done)) => {
                 let header = Some(self.context.header(revision));
-                let response = convert::txn_response(header, done);
-                match memory.filter(|memory| is_streamed && memory.bytes() >= STREAMED_BYTES_MIN) {
-                    Some(memory) => Ok(streamed(ResponseBody::message(&response, memory)?)),
-                    None => Ok(Response::new(response)),
-                }
+                send_reply(convert::txn_response(header, done), memory, is_streamed).await
             }
             other => Err(mismatch(&other).into()),
         }
@@ -169,15 +184,33 @@ impl Kv for KvService {
         &self,
         request: Request<CompactionRequest>,
     ) -> Result<Response<CompactionResponse>, Status> {
-        self.context.admit(&request, &ClientAction::Compact)?;
+        let client = self.context.admit(&request, &ClientAction::Compact).await?;
         let CompactionRequest { revision, physical } = request.into_inner();
-        let reply = self.context.run(&Command::Compact(Compact { revision })).await?;
+        let compact = Command::Compact(Compact { revision });
+        let reply = self.context.run_for(&client, compact).await?;
         if physical {
             self.finish_compacting().await?;
         }
         let header = Some(self.context.header(reply.revision));
         Ok(Response::new(CompactionResponse { header }))
     }
+}
+
+/// The reply to a request that is done. Its memory was reserved for what the store held before.
+async fn send_reply<T: Message + Default>(
+    reply: T,
+    memory: Option<ResponseMemory>,
+    is_streamed: bool,
+) -> Result<Response<T>, Status> {
+    let Some(mut memory) = memory else { return Ok(Response::new(reply)) };
+    let bytes = reply.encoded_len() as u64;
+    if memory.resize(bytes, MemoryWait::ForSomeTime).await.is_err() {
+        return Err(ServiceError::ReplyDropped { bytes }.into());
+    }
+    if !is_streamed || bytes < STREAMED_BYTES_MIN {
+        return Ok(Response::new(reply));
+    }
+    Ok(streamed(ResponseBody::message(&reply, memory)?))
 }
 
 /// A range that was read, and the memory that it takes.
@@ -228,8 +261,33 @@ fn mismatch(result: &Result<KvOutcome, KvError>) -> ServiceError {
     }
 }
 
+/// As in etcd, a stream has the keys in their own order, and all of them. A malformed range is
+/// refused first.
+fn check_streamable(range: &RangeRequest) -> Result<(), ServiceError> {
+    let checked = convert::range(range.clone()).and_then(|range| check::range(&range));
+    checked.map_err(ServiceError::Kv)?;
+    let is_in_key_order = match range.sort_order() {
+        SortOrder::None => true,
+        SortOrder::Ascend => range.sort_target() == SortTarget::Key,
+        SortOrder::Descend => false,
+    };
+    if !is_in_key_order {
+        return Err(ServiceError::RangeStreamSorted);
+    }
+    let filters = [
+        range.min_mod_revision,
+        range.max_mod_revision,
+        range.min_create_revision,
+        range.max_create_revision,
+    ];
+    if filters.iter().any(|revision| *revision != 0) {
+        return Err(ServiceError::RangeStreamFiltered);
+    }
+    Ok(())
+}
+
 /// A range response split into the messages of a stream, which clients concatenate. Only the
-/// last one carries the count.
+/// last one carries the header and the count.
 struct RangeStreamMessages {
     kvs: Peekable<IntoIter<KeyValue>>,
     /// The fields of the last message, without its keys.
@@ -247,7 +305,7 @@ impl Iterator for RangeStreamMessages {
     type Item = RangeStreamResponse;
 
     fn next(&mut self) -> Option<RangeStreamResponse> {
-        let header = self.last.as_ref()?.header;
+        self.last.as_ref()?;
         let mut kvs = Vec::new();
         let mut bytes = 0;
         while let Some(kv) = self.kvs.next_if(|kv| {
@@ -257,7 +315,7 @@ impl Iterator for RangeStreamMessages {
             kvs.push(kv);
         }
         let range_response = if self.kvs.peek().is_some() {
-            Some(RangeResponse { header, kvs, ..RangeResponse::default() })
+            Some(RangeResponse { kvs, ..RangeResponse::default() })
         } else {
             self.last.take().map(|last| RangeResponse { kvs, ..last })
         };
@@ -265,8 +323,8 @@ impl Iterator for RangeStreamMessages {
     }
 }
 
-/// Smaller responses are encoded at once.
-const STREAMED_BYTES_MIN: u64 = 256 << 10;
+/// Smaller responses are not counted while they are sent: they take as little as their streams.
+const STREAMED_BYTES_MIN: u64 = 4 << 10;
 /// Empty commands in progress at a time to finish a compaction.
 const COMMANDS_AT_ONCE: usize = 32;
 /// The size of one message of a range stream.

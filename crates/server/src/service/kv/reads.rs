@@ -5,20 +5,17 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use quorate_kv::{IncrementalRead, KvCommandReply, Range, ReadLimits, ReadStage, Txn};
+use quorate_kv::{
+    AnyTable, AuthVersion, IncrementalRead, Issuer, Kv, KvCommandReply, Query, ReadLimits,
+    ReadStage, Txn,
+};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 
 use crate::access::ClientIdentity;
 use crate::context::{ServiceContext, SharedStore};
-use crate::response_budget::ResponseMemory;
+use crate::response_budget::{MemoryWait, ResponseMemory};
 use crate::status::ServiceError;
-
-/// What to read.
-pub(crate) enum ReadRequest {
-    Range(Range),
-    Txn(Txn),
-}
 
 /// Turns for expensive reads. Each turn is short; requests wait for their next one in a queue.
 #[derive(Debug)]
@@ -50,6 +47,13 @@ impl ReadTurns {
         turns
     }
 
+    /// Lets no expensive read go on until the guard is dropped.
+    #[cfg(test)]
+    pub(crate) async fn pause(&self) -> OwnedSemaphorePermit {
+        let all = self.slots.available_permits() as u32;
+        Arc::clone(&self.slots).acquire_many_owned(all).await.unwrap()
+    }
+
     async fn next(&self, client: &Arc<Semaphore>) -> Result<ReadTurn, ServiceError> {
         let stopped = |_| ServiceError::ServerStopped;
         let client = Arc::clone(client).acquire_owned().await.map_err(stopped)?;
@@ -64,47 +68,110 @@ struct ReadTurn {
     _client: OwnedSemaphorePermit,
 }
 
-/// Reads from the store as it is. The reply comes with the memory that was reserved for it.
+/// Reads a range or a transaction from the store as it is. The reply comes with the memory that was reserved for it.
 pub(crate) async fn read(
     context: &ServiceContext,
     client: &ClientIdentity,
-    request: ReadRequest,
+    query: Query,
 ) -> Result<(KvCommandReply, ResponseMemory), ServiceError> {
-    let mut read = start(&context.store, request)?;
+    let start = |kv: &Kv<AnyTable>, issuer: Issuer<'_>| {
+        Ok((start(kv, issuer, &query)?, AuthVersion::of(kv.auth())))
+    };
+    let (mut read, mut checked_at) = context.with_identity(client, start).await?;
     if read.stage() == ReadStage::Complete {
-        let memory = context.responses.reserve(read.bytes_read()).await?;
-        return Ok((read.finish(), memory));
+        let memory = context.responses.reserve(read.bytes_read(), WAIT).await?;
+        return Ok((counted(context, read.finish()), memory));
     }
     let turns = context.reads.of_client(client);
     let mut memory = None;
     while read.stage() != ReadStage::Complete {
         if read.stage() == ReadStage::Reading && memory.is_none() {
             read = measure(context, &turns, read).await?;
-            memory = Some(context.responses.reserve(read.bytes_measured()).await?);
+            memory = Some(context.responses.reserve(read.bytes_measured(), WAIT).await?);
         }
         let turn = context.reads.next(&turns).await?;
         let store = context.store.clone();
-        read = spawn_blocking(move || {
+        let end;
+        (read, end) = spawn_blocking(move || {
             let _turn = turn;
-            continue_read(&store, read)
+            continue_read(&store, read, checked_at)
         })
         .await??;
+        if end == TurnEnd::RightsChanged {
+            // It may start over, and then shows what was written after the rights were lost.
+            let check = |kv: &Kv<AnyTable>, issuer: Issuer<'_>| {
+                kv.check_query(issuer, &query)?;
+                Ok(AuthVersion::of(kv.auth()))
+            };
+            checked_at = context.with_identity(client, check).await?;
+        }
     }
     let memory = match memory {
         Some(memory) => memory,
-        None => context.responses.reserve(read.bytes_read()).await?,
+        None => context.responses.reserve(read.bytes_read(), WAIT).await?,
     };
     // Sorting takes long if there are many keys.
     let reply = spawn_blocking(|| read.finish()).await?;
-    Ok((reply, memory))
+    Ok((counted(context, reply), memory))
 }
 
-/// Most reads are complete after this.
-fn start(store: &SharedStore, request: ReadRequest) -> Result<IncrementalRead, ServiceError> {
-    let kv = store.read();
-    let mut read = match request {
-        ReadRequest::Range(range) => kv.start_range(range)?,
-        ReadRequest::Txn(txn) => kv.start_txn(txn)?,
+fn counted(context: &ServiceContext, reply: KvCommandReply) -> KvCommandReply {
+    if let Ok(outcome) = &reply.result {
+        context.commands.on_read(outcome);
+    }
+    reply
+}
+
+/// Reserves memory for the reply to a write, before it runs: the pairs that it reads or returns,
+/// as they are now. `None` if its reply has none.
+pub(crate) async fn reserve_for_write(
+    context: &ServiceContext,
+    client: &ClientIdentity,
+    reads: Txn,
+) -> Result<Option<ResponseMemory>, ServiceError> {
+    if reads.success.is_empty() {
+        return Ok(None);
+    }
+    let query = Query::Txn(reads);
+    let start = |kv: &Kv<AnyTable>, issuer: Issuer<'_>| start_measuring(kv, issuer, &query);
+    let (mut read, is_measured) = context.with_identity(client, start).await?;
+    if !is_measured {
+        read = measure(context, &context.reads.of_client(client), read).await?;
+    }
+    let memory = context.responses.reserve(read.bytes_measured(), WAIT).await?;
+    Ok(Some(memory))
+}
+
+/// Whether the size was determined already.
+fn start_measuring(
+    kv: &Kv<AnyTable>,
+    issuer: Issuer<'_>,
+    query: &Query,
+) -> Result<(IncrementalRead, bool), ServiceError> {
+    kv.check_query(issuer, query)?;
+    let Query::Txn(reads) = query else { return Err(ServiceError::UnexpectedReply) };
+    let mut read = kv.start_txn(reads.clone())?;
+    // This prepares the ranges and reads none of them.
+    let nothing = ReadLimits::default().keys_max(0);
+    if kv.continue_read(&mut read, nothing)?.is_err() {
+        // A revision that this member does not have, or no longer: the write itself is refused.
+        return Ok((read, true));
+    }
+    let is_measured = kv.measure_read(&mut read, ReadLimits::default().keys_max);
+    Ok((read, is_measured))
+}
+
+/// Most reads are complete after this. The issuer is checked at the moment whose data is read.
+fn start(
+    kv: &Kv<AnyTable>,
+    issuer: Issuer<'_>,
+    query: &Query,
+) -> Result<IncrementalRead, ServiceError> {
+    kv.check_query(issuer, query)?;
+    let mut read = match query {
+        Query::Range(range) => kv.start_range(range.clone())?,
+        Query::Txn(txn) => kv.start_txn(txn.clone())?,
+        _ => return Err(ServiceError::UnexpectedReply),
     };
     kv.continue_read(&mut read, ReadLimits::default())??;
     Ok(read)
@@ -138,19 +205,32 @@ async fn measure(
     }
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TurnEnd {
+    /// The steps of the turn were taken, or the read is complete.
+    Done,
+    /// Users or roles are no longer those of the last check. Nothing was read since.
+    RightsChanged,
+}
+
 /// One turn. The lock is released after each step.
 fn continue_read(
     store: &SharedStore,
     mut read: IncrementalRead,
-) -> Result<IncrementalRead, ServiceError> {
+    checked_at: AuthVersion,
+) -> Result<(IncrementalRead, TurnEnd), ServiceError> {
     for _ in 0..STEPS_PER_TURN {
         let limits = limits_after(read.restarts());
-        let stage = store.read().continue_read(&mut read, limits)??;
+        let kv = store.read();
+        if AuthVersion::of(kv.auth()) != checked_at {
+            return Ok((read, TurnEnd::RightsChanged));
+        }
+        let stage = kv.continue_read(&mut read, limits)??;
         if stage == ReadStage::Complete {
             break;
         }
     }
-    Ok(read)
+    Ok((read, TurnEnd::Done))
 }
 
 /// A read that had to start over because of a compaction takes larger steps, up to all at once:
@@ -163,6 +243,7 @@ fn limits_after(restarts: u32) -> ReadLimits {
         .bytes_max(bytes_max.saturating_mul(factor))
 }
 
+const WAIT: MemoryWait = MemoryWait::ForSomeTime;
 /// Steps that one request may take before the next one gets its turn: some milliseconds.
 const STEPS_PER_TURN: usize = 10;
 /// Clients that have gone are forgotten when there are so many.

@@ -4,13 +4,16 @@
 use std::time::Duration;
 
 use quorate::LeaderQuery;
-use quorate_kv::{Command, KvError};
+use quorate_kv::{Command, CommandIssuer, KvError, LeaseCheckpoint, LeaseQuery, LeaseWork};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{debug, info, warn};
 
-use super::lessor::{LeaseQuery, encode_answer};
+use super::lessor::{decode_query, encode_answer, leading_term};
 use crate::context::ServiceContext;
+use crate::corruption;
+use crate::lost_peers::{self, LOST_PEERS_QUERY};
+use crate::metrics::ServiceCounters;
 use crate::status::ServiceError;
 
 /// Runs as a task beside the services until the node ends.
@@ -18,13 +21,11 @@ pub(crate) struct LeaseExpiry {
     context: ServiceContext,
     /// Answers, revocations and checkpoints in progress.
     in_progress: JoinSet<()>,
-    /// The term in which this member has begun to catch up before it counts.
-    starting_term: Option<u64>,
 }
 
 impl LeaseExpiry {
     pub(crate) fn new(context: ServiceContext) -> Self {
-        Self { context, in_progress: JoinSet::new(), starting_term: None }
+        Self { context, in_progress: JoinSet::new() }
     }
 
     pub(crate) async fn run(mut self) {
@@ -44,9 +45,9 @@ impl LeaseExpiry {
                 _ = &mut ended => break,
                 Some(inquiry) = inquiries.recv(), if has_room => self.answer(inquiry),
                 Some(_) = self.in_progress.join_next(), if !self.in_progress.is_empty() => {}
-                _ = clock.tick() => self.poll(),
+                _ = clock.tick() => self.poll().await,
                 changed = leader.changed() => match changed {
-                    Ok(()) => self.poll(),
+                    Ok(()) => self.poll().await,
                     Err(_) => break,
                 },
             }
@@ -54,50 +55,52 @@ impl LeaseExpiry {
         self.context.lessor.stop(&self.context.store);
     }
 
-    fn poll(&mut self) {
-        let ServiceContext { node, lessor, store, .. } = &self.context;
-        let counting_term = lessor.term();
-        if !node.is_leader() {
-            self.starting_term = None;
-            if counting_term.is_some() {
-                info!("no longer the leader: stopped lease deadlines");
-                lessor.stop(store);
+    async fn poll(&mut self) {
+        let room = IN_PROGRESS_MAX.saturating_sub(self.in_progress.len()).min(REVOKED_AT_ONCE);
+        match self.context.lessor.poll(&self.context, room).await {
+            LeaseWork::Nothing => {}
+            LeaseWork::Stopped => info!("no longer the leader: stopped lease deadlines"),
+            LeaseWork::CatchUp { term } => {
+                let context = self.context.clone();
+                self.in_progress.spawn(start_counting(context, term));
             }
-            return;
-        }
-        let term = node.term();
-        if counting_term == Some(term) {
-            self.starting_term = None;
-            self.revoke_expired(term);
-            self.checkpoint(term);
-        } else if self.starting_term != Some(term) {
-            self.starting_term = Some(term);
-            let context = self.context.clone();
-            self.in_progress.spawn(start_counting(context, term));
+            LeaseWork::Propose { term, revoke: expired, checkpoints } => {
+                for id in expired {
+                    let context = self.context.clone();
+                    self.in_progress.spawn(revoke(context, term, id));
+                }
+                self.checkpoint(term, checkpoints);
+            }
         }
     }
 
     fn answer(&mut self, inquiry: LeaderQuery) {
+        if inquiry.payload()[..] == *LOST_PEERS_QUERY {
+            return inquiry.reply(lost_peers::answer(&self.context));
+        }
+        if let Some(revision) = corruption::decode_query(inquiry.payload()) {
+            let context = self.context.clone();
+            self.in_progress.spawn(async move {
+                if let Some(answer) = corruption::answer(&context, revision).await {
+                    inquiry.reply(answer);
+                }
+            });
+            return;
+        }
         // Members of this version send no other queries. One that is not answered is retried.
-        let Some(query) = LeaseQuery::decode(inquiry.payload().clone()) else { return };
+        let Some(query) = decode_query(inquiry.payload().clone()) else { return };
         let context = self.context.clone();
         self.in_progress.spawn(async move {
             if let Some(answer) = context.lessor.answer(&context, query).await {
+                if let (LeaseQuery::Renew(_), Some(_)) = (query, answer) {
+                    ServiceCounters::increment(&context.counters.leases_renewed);
+                }
                 inquiry.reply(encode_answer(answer));
             }
         });
     }
 
-    fn revoke_expired(&mut self, term: u64) {
-        let room = IN_PROGRESS_MAX.saturating_sub(self.in_progress.len()).min(REVOKED_AT_ONCE);
-        for id in self.context.lessor.expired(&self.context, room) {
-            let context = self.context.clone();
-            self.in_progress.spawn(revoke(context, term, id));
-        }
-    }
-
-    fn checkpoint(&mut self, term: u64) {
-        let due = self.context.lessor.checkpoints_due(&self.context);
+    fn checkpoint(&mut self, term: u64, due: Vec<LeaseCheckpoint>) {
         if due.is_empty() {
             return;
         }
@@ -113,34 +116,31 @@ impl LeaseExpiry {
 /// First applies the checkpoints of earlier leaders: without them, the remaining time of a
 /// lease would be too short.
 async fn start_counting(context: ServiceContext, term: u64) {
-    while context.catch_up().await.is_err() {
-        if !leads(&context, term) {
-            return;
-        }
-        tokio::time::sleep(POLL_INTERVAL).await;
-    }
-    if leads(&context, term) {
+    let caught_up = context.catch_up().await.is_ok();
+    if caught_up && leading_term(&context) == Some(term) {
         info!(term, "started lease deadlines");
-        context.lessor.start(&context, term);
+        context.lessor.start(&context, term).await;
+    } else {
+        context.lessor.start_failed(term);
     }
 }
 
 /// Only in this term: a later leader may have renewed the lease. The entry of this leader
 /// comes before everything that a later leader decides.
 async fn revoke(context: ServiceContext, term: u64, id: i64) {
-    match context.run_in(term, &Command::LeaseRevoke(id)).await {
-        Ok(_) => debug!(id, "lease expired"),
+    let command = Command::LeaseRevoke(id).issued_by(CommandIssuer::Member);
+    match context.run_in(term, &command).await {
+        Ok(_) => {
+            ServiceCounters::increment(&context.counters.leases_expired);
+            debug!(id, "lease expired");
+        }
         Err(ServiceError::Kv(KvError::LeaseNotFound)) => {}
         Err(error) => {
             debug!(id, ?error, "an expired lease was not revoked; this is repeated later");
             return;
         }
     }
-    context.lessor.forget(&context, id);
-}
-
-fn leads(context: &ServiceContext, term: u64) -> bool {
-    context.node.is_leader() && context.node.term() == term
+    context.lessor.forget(&context, id).await;
 }
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);

@@ -1,129 +1,70 @@
-//! The leader's lease deadlines, and the queries with which other members ask for them.
-//!
-//! Deadlines are not in the log. A deposed leader that does not know it could promise time that
-//! the new leader does not grant. So a leader confirms that it still leads before it says how
-//! long a lease lasts.
+//! The leader's lease deadlines with a clock, and the queries with which other members ask for
+//! them. The rules are in [`quorate_kv::Lessor`]: here they meet the node.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use quorate::{RequestError, RequestRefused};
-use quorate_kv::{Command, LeaseCheckpoint, LeaseDeadlines, LeaseGrants, LeaseRenewal};
+use quorate_kv::{
+    AnyTable, Kv, LeaseAnswer, LeaseInquiry, LeaseInquiryStep, LeaseQuery, LeaseWork, LessorConfig,
+};
 use tokio::time::Instant;
 
-use crate::context::{ServiceContext, SharedStore};
+use crate::context::{ServiceContext, ServiceLimits, SharedStore};
 use crate::status::ServiceError;
 
 /// The deadlines of a leader; empty on other members.
-pub(crate) struct Lessor {
-    deadlines: Mutex<Option<LeaderDeadlines>>,
+pub(crate) struct LessorHandle {
+    lessor: Mutex<quorate_kv::Lessor>,
     started: Instant,
 }
 
-struct LeaderDeadlines {
-    term: u64,
-    deadlines: LeaseDeadlines,
-}
-
-/// What a member may ask the leader about a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LeaseQuery {
-    /// Restart the time of the lease.
-    Renew(i64),
-    TimeLeft(i64),
-}
-
-/// The leader's answer: the remaining seconds. `None` for a lease that does not exist or has
-/// expired.
-pub(crate) type LeaseAnswer = Option<i64>;
-
-impl Default for Lessor {
-    fn default() -> Self {
-        Self { deadlines: Mutex::new(None), started: Instant::now() }
+impl LessorHandle {
+    pub(crate) fn new(limits: &ServiceLimits) -> Self {
+        let config = LessorConfig {
+            grace_ms: millis(limits.lease_grace),
+            checkpoint_every_ms: millis(limits.lease_checkpoint_interval),
+        };
+        Self { lessor: Mutex::new(quorate_kv::Lessor::new(config)), started: Instant::now() }
     }
-}
 
-impl Lessor {
-    fn lock(&self) -> MutexGuard<'_, Option<LeaderDeadlines>> {
-        self.deadlines.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, quorate_kv::Lessor> {
+        self.lessor.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now(&self) -> u64 {
         self.started.elapsed().as_millis() as u64
     }
 
-    /// The term in which this member keeps deadlines, if it does.
-    pub(super) fn term(&self) -> Option<u64> {
-        self.lock().as_ref().map(|leader| leader.term)
+    /// What is due, for at most this many expired leases.
+    pub(super) async fn poll(&self, context: &ServiceContext, revoke_max: usize) -> LeaseWork {
+        let store = &context.store;
+        let kv = store.read_when_free().await;
+        self.lock().poll(store, &kv, leading_term(context), self.now(), revoke_max)
     }
 
-    /// Starts the deadlines of all leases in the store, which has applied all entries of
-    /// earlier terms.
-    pub(super) fn start(&self, context: &ServiceContext, term: u64) {
-        // From now on the store collects grants; all earlier ones are in it.
-        let _ = context.store.take_grants();
-        let limits = &context.limits;
-        let grace = millis(limits.lease_grace);
-        let checkpoint_interval = millis(limits.lease_checkpoint_interval);
-        let kv = context.store.read();
-        let deadlines = LeaseDeadlines::new(kv.leases(), self.now(), grace, checkpoint_interval);
-        drop(kv);
-        *self.lock() = Some(LeaderDeadlines { term, deadlines });
+    pub(super) async fn start(&self, context: &ServiceContext, term: u64) {
+        let kv = context.store.read_when_free().await;
+        self.lock().start(&context.store, &kv, term, self.now());
+    }
+
+    pub(super) fn start_failed(&self, term: u64) {
+        self.lock().start_failed(term);
     }
 
     pub(super) fn stop(&self, store: &SharedStore) {
-        *self.lock() = None;
-        store.stop_tracking_grants();
+        self.lock().stop(store);
     }
 
-    /// Leases whose deadline has passed.
-    pub(super) fn expired(&self, context: &ServiceContext, count_max: usize) -> Vec<i64> {
-        let now = self.now();
-        self.with(context, |deadlines| deadlines.expired(now, count_max)).unwrap_or_default()
+    pub(super) async fn forget(&self, context: &ServiceContext, id: i64) {
+        let kv = context.store.read_when_free().await;
+        self.lock().forget(&context.store, &kv, id, self.now());
     }
 
-    pub(super) fn checkpoints_due(&self, context: &ServiceContext) -> Vec<LeaseCheckpoint> {
-        let now = self.now();
-        let due = self.with(context, |deadlines| deadlines.checkpoints_due(now, CHECKPOINTS_MAX));
-        due.unwrap_or_default()
-    }
-
-    /// Removes the deadline of a lease that no longer exists. If it was granted again
-    /// meanwhile, its deadline stays.
-    pub(super) fn forget(&self, context: &ServiceContext, id: i64) {
-        self.with(context, |deadlines| {
-            if context.store.read().lease(id).is_none() {
-                deadlines.remove(id);
-            }
-        });
-    }
-
-    /// Adds the leases granted meanwhile, then calls `act` on the deadlines.
-    fn with<R>(
-        &self,
-        context: &ServiceContext,
-        act: impl FnOnce(&mut LeaseDeadlines) -> R,
-    ) -> Option<R> {
-        let now = self.now();
-        let mut leader = self.lock();
-        let deadlines = &mut leader.as_mut()?.deadlines;
-        match context.store.take_grants() {
-            LeaseGrants::Granted(grants) => {
-                for (id, ttl) in grants {
-                    deadlines.grant(id, ttl, now);
-                }
-            }
-            LeaseGrants::NotTracked | LeaseGrants::Overflowed => {
-                let kv = context.store.read();
-                for (id, lease) in kv.leases() {
-                    if deadlines.seconds_left(id, now).is_none() {
-                        deadlines.grant(id, lease.ttl, now);
-                    }
-                }
-            }
-        }
-        Some(act(deadlines))
+    /// The ids of all leases in the order in which they end. `None` unless this member leads.
+    pub(super) fn by_end(&self, store: &SharedStore, kv: &Kv<AnyTable>) -> Option<Vec<i64>> {
+        self.lock().by_end(store, kv, self.now())
     }
 
     /// Answers as the leader. `None` if this member is not the leader, or cannot confirm it.
@@ -132,56 +73,32 @@ impl Lessor {
         context: &ServiceContext,
         query: LeaseQuery,
     ) -> Option<LeaseAnswer> {
-        let term = self.term()?;
-        let mut answer = self.look_up(context, term, query).await?;
-        if answer.is_none() {
-            // The requester may have seen a grant that this member has not applied yet.
-            context.catch_up().await.ok()?;
-            answer = self.look_up(context, term, query).await?;
-        }
-        context.catch_up().await.ok()?;
-        // The requester may have seen a revocation that this member had not applied before.
-        let (LeaseQuery::Renew(id) | LeaseQuery::TimeLeft(id)) = query;
-        if context.store.read().lease(id).is_none() {
-            self.forget(context, id);
-            answer = None;
-        }
-        let leads = context.node.is_leader() && context.node.term() == term;
-        (leads && self.term() == Some(term)).then_some(answer)
-    }
-
-    async fn look_up(
-        &self,
-        context: &ServiceContext,
-        term: u64,
-        query: LeaseQuery,
-    ) -> Option<LeaseAnswer> {
-        let (LeaseQuery::Renew(id) | LeaseQuery::TimeLeft(id)) = query;
-        if context.store.read().lease(id).is_none() {
-            self.forget(context, id);
-            return Some(None);
-        }
-        let now = self.now();
-        match query {
-            LeaseQuery::TimeLeft(_) => {
-                let left = self.with(context, |deadlines| deadlines.seconds_left(id, now))?;
-                Some(left.filter(|left| *left >= 0))
-            }
-            LeaseQuery::Renew(_) => {
-                let renewed = self.with(context, |deadlines| deadlines.renew(id, now))?;
-                let Some(LeaseRenewal { ttl, clear }) = renewed else { return Some(None) };
-                let Some(clear) = clear else { return Some(Some(ttl)) };
-                let cleared = context.run_in(term, &Command::LeaseCheckpoint(vec![clear])).await;
-                if cleared.is_err() {
-                    // The deadlines assume that the checkpoint was cleared: build them again
-                    // from the store.
-                    *self.lock() = None;
-                    return None;
+        let store = &context.store;
+        let (mut inquiry, mut step) = {
+            let kv = store.read_when_free().await;
+            LeaseInquiry::begin(&mut self.lock(), store, &kv, query, self.now())?
+        };
+        loop {
+            let succeeded = match step {
+                LeaseInquiryStep::CatchUp => context.catch_up().await.is_ok(),
+                LeaseInquiryStep::Propose(term, command) => {
+                    context.run_in(term, &command).await.is_ok()
                 }
-                Some(Some(ttl))
-            }
+                LeaseInquiryStep::Answer(answer) => return Some(answer),
+                LeaseInquiryStep::NoAnswer => return None,
+            };
+            let kv = store.read_when_free().await;
+            let (leads, now) = (leading_term(context), self.now());
+            step = inquiry.proceed(&mut self.lock(), store, &kv, succeeded, leads, now);
         }
     }
+}
+
+/// The term that this member leads.
+pub(super) fn leading_term(context: &ServiceContext) -> Option<u64> {
+    // A leader of a later term leads, too: the term is read before and after.
+    let term = context.node.term();
+    (context.node.is_leader() && context.node.term() == term).then_some(term)
 }
 
 /// Asks the leader, and retries until there is one or the timeout passes.
@@ -191,7 +108,7 @@ pub(super) async fn ask_leader(
 ) -> Result<LeaseAnswer, ServiceError> {
     let deadline = Instant::now() + ASK_TIMEOUT;
     loop {
-        let error = match context.node.ask_leader(query.encode()).await {
+        let error = match context.node.ask_leader(encode_query(query)).await {
             Ok(answer) => match decode_answer(answer) {
                 Some(answer) => return Ok(answer),
                 None => RequestError::Refused(RequestRefused::NoLeader),
@@ -208,26 +125,24 @@ pub(super) async fn ask_leader(
 const RENEW: u8 = 1;
 const TIME_LEFT: u8 = 2;
 
-impl LeaseQuery {
-    fn encode(self) -> Bytes {
-        let (kind, id) = match self {
-            Self::Renew(id) => (RENEW, id),
-            Self::TimeLeft(id) => (TIME_LEFT, id),
-        };
-        let mut bytes = BytesMut::with_capacity(9);
-        bytes.put_u8(kind);
-        bytes.put_i64_le(id);
-        bytes.freeze()
-    }
+fn encode_query(query: LeaseQuery) -> Bytes {
+    let kind = match query {
+        LeaseQuery::Renew(_) => RENEW,
+        LeaseQuery::TimeLeft(_) => TIME_LEFT,
+    };
+    let mut bytes = BytesMut::with_capacity(9);
+    bytes.put_u8(kind);
+    bytes.put_i64_le(query.id());
+    bytes.freeze()
+}
 
-    pub(super) fn decode(mut bytes: Bytes) -> Option<Self> {
-        let kind = bytes.try_get_u8().ok()?;
-        let id = bytes.try_get_i64_le().ok()?;
-        match kind {
-            RENEW if bytes.is_empty() => Some(Self::Renew(id)),
-            TIME_LEFT if bytes.is_empty() => Some(Self::TimeLeft(id)),
-            _ => None,
-        }
+pub(super) fn decode_query(mut bytes: Bytes) -> Option<LeaseQuery> {
+    let kind = bytes.try_get_u8().ok()?;
+    let id = bytes.try_get_i64_le().ok()?;
+    match kind {
+        RENEW if bytes.is_empty() => Some(LeaseQuery::Renew(id)),
+        TIME_LEFT if bytes.is_empty() => Some(LeaseQuery::TimeLeft(id)),
+        _ => None,
     }
 }
 
@@ -245,49 +160,20 @@ fn millis(duration: Duration) -> u64 {
     duration.as_millis() as u64
 }
 
-/// Checkpoints in one command.
-const CHECKPOINTS_MAX: usize = 1_000;
 const ASK_TIMEOUT: Duration = Duration::from_secs(7);
 const ASK_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
-    use quorate::{MemoryNetwork, MemoryStorage, Node, NodeConfig};
-    use quorate_kv::{AnyTable, Kv, LeaseGrant};
-
     use super::*;
-    use crate::context::ServiceLimits;
-
-    /// Otherwise the lease would never expire.
-    #[tokio::test]
-    async fn a_lease_that_was_granted_again_keeps_its_deadline() {
-        let store = SharedStore::new(Kv::open(AnyTable::default()).unwrap());
-        let config = NodeConfig::first(1, 1, [(1, "")]).with_tick(Duration::from_millis(10));
-        let (storage, network) = (MemoryStorage::new(), MemoryNetwork::new());
-        let node = Node::start(config, storage, store.clone(), network.transport()).await.unwrap();
-        let context = ServiceContext::new(node.clone(), store, 1, ServiceLimits::default());
-        let lessor = &context.lessor;
-        let has_deadline =
-            || lessor.with(&context, |deadlines| deadlines.seconds_left(7, 0).is_some()).unwrap();
-        context.catch_up().await.unwrap();
-        lessor.start(&context, node.term());
-        let grant = Command::LeaseGrant(LeaseGrant { id: 7, ttl: 60 });
-        context.run(&grant).await.unwrap();
-        lessor.forget(&context, 7);
-        assert!(has_deadline());
-        context.run(&Command::LeaseRevoke(7)).await.unwrap();
-        lessor.forget(&context, 7);
-        assert!(!has_deadline());
-        node.stop_now().await;
-    }
 
     #[test]
     fn queries_and_answers_round_trip() {
         for query in [LeaseQuery::Renew(i64::MIN), LeaseQuery::TimeLeft(7)] {
-            assert_eq!(LeaseQuery::decode(query.encode()), Some(query));
-            assert_eq!(LeaseQuery::decode(query.encode().slice(..8)), None);
+            assert_eq!(decode_query(encode_query(query)), Some(query));
+            assert_eq!(decode_query(encode_query(query).slice(..8)), None);
         }
-        assert_eq!(LeaseQuery::decode(Bytes::from_static(&[9; 9])), None);
+        assert_eq!(decode_query(Bytes::from_static(&[9; 9])), None);
         for answer in [None, Some(0), Some(60)] {
             assert_eq!(decode_answer(encode_answer(answer)), Some(answer));
         }

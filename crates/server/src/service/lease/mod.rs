@@ -3,25 +3,31 @@
 
 mod expiry;
 mod lessor;
+mod renewal_rights;
 
 pub(crate) use expiry::LeaseExpiry;
-pub(crate) use lessor::Lessor;
+pub(crate) use lessor::LessorHandle;
 
 use std::hash::{BuildHasher, RandomState};
 
-use lessor::{LeaseQuery, ask_leader};
-use quorate_kv::{Command, KvError, KvOutcome, LeaseGrant, Query, check};
+use bytes::Bytes;
+use lessor::ask_leader;
+use quorate_kv::{
+    AnyTable, AuthVersion, Command, Issuer, Kv, KvError, LeaseGrant, LeaseQuery, Query, check,
+};
 use quorate_proto::etcdserverpb::lease_server::Lease;
 use quorate_proto::etcdserverpb::{
     LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
     LeaseLeasesRequest, LeaseLeasesResponse, LeaseRevokeRequest, LeaseRevokeResponse, LeaseStatus,
     LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
 };
+use renewal_rights::RenewalRights;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
-use crate::access::ClientAction;
+use crate::access::{ClientAction, ClientIdentity};
+use crate::auth::RequiredRight;
 use crate::context::{ServiceContext, requires_leader};
 use crate::status::ServiceError;
 
@@ -33,6 +39,33 @@ impl LeaseService {
     pub(crate) fn new(context: ServiceContext) -> Self {
         Self { context }
     }
+
+    /// The revision of the store and the ids of all leases, if the client may see them. There may
+    /// be very many: commands are applied between the steps of the check.
+    async fn readable_leases(
+        &self,
+        client: &ClientIdentity,
+    ) -> Result<(i64, Vec<i64>), ServiceError> {
+        let mut checked = Vec::new();
+        let mut checked_at = None;
+        loop {
+            let step = |kv: &Kv<AnyTable>, issuer: Issuer<'_>| {
+                let now = Some(AuthVersion::of(kv.auth()));
+                if checked_at != now {
+                    checked.clear();
+                    checked_at = now;
+                }
+                let ids = kv.readable_leases(issuer, &mut checked, LEASES_AT_ONCE)?;
+                // As in etcd, only the leader knows in which order they end.
+                let ordered =
+                    |ids| self.context.lessor.by_end(&self.context.store, kv).unwrap_or(ids);
+                Ok(ids.map(|ids| (kv.revision(), ordered(ids))))
+            };
+            if let Some(found) = self.context.with_identity(client, step).await? {
+                return Ok(found);
+            }
+        }
+    }
 }
 
 #[async_trait]
@@ -41,14 +74,18 @@ impl Lease for LeaseService {
         &self,
         request: Request<LeaseGrantRequest>,
     ) -> Result<Response<LeaseGrantResponse>, Status> {
-        self.context.admit(&request, &ClientAction::LeaseGrant)?;
+        let client = self.context.admit(&request, &ClientAction::LeaseGrant).await?;
         let LeaseGrantRequest { ttl, id: requested_id } = request.into_inner();
         let ttl = ttl.max(self.context.limits.lease_ttl_min);
         loop {
             let id = if requested_id == 0 { random_id() } else { requested_id };
             let grant = LeaseGrant { id, ttl };
-            check::lease_grant(&grant).map_err(ServiceError::Kv)?;
-            let reply = match self.context.run(&Command::LeaseGrant(grant)).await {
+            if let Err(error) = check::lease_grant(&grant) {
+                // As in etcd, users who are not known are told so first.
+                self.context.check_right(&client, RequiredRight::AnyUser).await?;
+                return Err(ServiceError::Kv(error).into());
+            }
+            let reply = match self.context.run_for(&client, Command::LeaseGrant(grant)).await {
                 Err(ServiceError::Kv(KvError::LeaseExists)) if requested_id == 0 => continue,
                 reply => reply?,
             };
@@ -63,8 +100,8 @@ impl Lease for LeaseService {
         request: Request<LeaseRevokeRequest>,
     ) -> Result<Response<LeaseRevokeResponse>, Status> {
         let id = request.get_ref().id;
-        self.context.admit(&request, &ClientAction::LeaseRevoke { id })?;
-        let reply = self.context.run(&Command::LeaseRevoke(id)).await?;
+        let client = self.context.admit(&request, &ClientAction::LeaseRevoke { id }).await?;
+        let reply = self.context.run_for(&client, Command::LeaseRevoke(id)).await?;
         let header = Some(self.context.header(reply.revision));
         Ok(Response::new(LeaseRevokeResponse { header }))
     }
@@ -75,13 +112,17 @@ impl Lease for LeaseService {
         &self,
         request: Request<Streaming<LeaseKeepAliveRequest>>,
     ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
-        self.context.admit(&request, &ClientAction::LeaseKeepAlive)?;
+        let client = self.context.admit(&request, &ClientAction::LeaseKeepAlive).await?;
         let requires_leader = requires_leader(request.metadata());
         let (responses, receiver) = mpsc::channel(RESPONSES_QUEUED_MAX);
         let context = self.context.clone();
         tokio::spawn(async move {
+            let rights = RenewalRights::new(&context, client).await;
             tokio::select! {
-                () = keep_alive(&context, request.into_inner(), &responses) => {}
+                () = keep_alive(&rights, request.into_inner(), &responses) => {}
+                error = rights.lost() => {
+                    let _ = responses.try_send(Err(error.into()));
+                }
                 error = context.end_of_stream(requires_leader) => {
                     let _ = responses.try_send(Err(error.into()));
                 }
@@ -96,11 +137,16 @@ impl Lease for LeaseService {
         request: Request<LeaseTimeToLiveRequest>,
     ) -> Result<Response<LeaseTimeToLiveResponse>, Status> {
         let LeaseTimeToLiveRequest { id, keys } = *request.get_ref();
-        self.context.admit(&request, &ClientAction::LeaseTimeToLive { id, keys })?;
+        let action = ClientAction::LeaseTimeToLive { id, keys };
+        let client = self.context.admit(&request, &action).await?;
         self.context.catch_up().await?;
+        let look_up = |kv: &Kv<AnyTable>, issuer: Issuer<'_>| look_up_lease(kv, issuer, id, keys);
+        // Before the leader is asked: a client without rights costs no round trip.
+        let check = |kv: &Kv<AnyTable>, issuer: Issuer<'_>| check_lease(kv, issuer, id, keys);
+        self.context.with_identity(&client, check).await?;
         let time_left = ask_leader(&self.context, LeaseQuery::TimeLeft(id)).await?;
-        let lease = self.context.look_up(&Query::Lease(id));
-        let revision = self.context.store.read().revision();
+        let lease = self.context.with_identity(&client, look_up).await?;
+        let revision = self.context.store.read_when_free().await.revision();
         let mut response = LeaseTimeToLiveResponse {
             header: Some(self.context.header(revision)),
             id,
@@ -108,13 +154,10 @@ impl Lease for LeaseService {
             granted_ttl: 0,
             keys: Vec::new(),
         };
-        let lease = lease.map(|reply| reply.result);
-        if let (Some(time_left), Ok(Ok(KvOutcome::Lease(lease)))) = (time_left, lease) {
+        if let (Some(time_left), Some(lease)) = (time_left, lease) {
             response.ttl = time_left;
-            response.granted_ttl = lease.ttl;
-            if keys {
-                response.keys = lease.keys;
-            }
+            response.granted_ttl = lease.granted_ttl;
+            response.keys = lease.keys;
         }
         Ok(Response::new(response))
     }
@@ -123,14 +166,10 @@ impl Lease for LeaseService {
         &self,
         request: Request<LeaseLeasesRequest>,
     ) -> Result<Response<LeaseLeasesResponse>, Status> {
-        self.context.admit(&request, &ClientAction::LeaseLeases)?;
+        let client = self.context.admit(&request, &ClientAction::LeaseLeases).await?;
         self.context.catch_up().await?;
-        let reply = self.context.look_up(&Query::Leases)?;
-        let ids = match reply.result {
-            Ok(KvOutcome::Leases(ids)) => ids,
-            _ => Vec::new(),
-        };
-        let header = Some(self.context.header(reply.revision));
+        let (revision, ids) = self.readable_leases(&client).await?;
+        let header = Some(self.context.header(revision));
         let leases = ids.into_iter().map(|id| LeaseStatus { id }).collect();
         Ok(Response::new(LeaseLeasesResponse { header, leases }))
     }
@@ -140,7 +179,7 @@ impl Lease for LeaseService {
 /// the members, and a client may have very many leases. A client that sends faster is blocked
 /// (backpressure).
 async fn keep_alive(
-    context: &ServiceContext,
+    rights: &RenewalRights,
     mut requests: Streaming<LeaseKeepAliveRequest>,
     responses: &mpsc::Sender<Result<LeaseKeepAliveResponse, Status>>,
 ) {
@@ -156,8 +195,11 @@ async fn keep_alive(
                     return;
                 }
             };
-            let context = context.clone();
-            let renewal = tokio::spawn(async move { renew(&context, id).await });
+            let rights = rights.clone();
+            let renewal = tokio::spawn(async move {
+                rights.check(id).await?;
+                renew(rights.context(), id).await
+            });
             if renewing.send(renewal).await.is_err() {
                 return;
             }
@@ -182,10 +224,47 @@ async fn keep_alive(
 async fn renew(context: &ServiceContext, id: i64) -> Result<LeaseKeepAliveResponse, ServiceError> {
     // The revision is read before the leader is asked: a lease that is revoked at a later
     // revision was still alive at this one.
-    let header = Some(context.header(context.store.read().revision()));
+    let header = Some(context.header(context.store.read_when_free().await.revision()));
     // A lease that does not exist is answered with a TTL of 0, which is no error.
     let ttl = ask_leader(context, LeaseQuery::Renew(id)).await?.unwrap_or(0);
     Ok(LeaseKeepAliveResponse { header, id, ttl })
+}
+
+/// What a response says about a lease.
+struct LeaseShown {
+    granted_ttl: i64,
+    keys: Vec<Bytes>,
+}
+
+/// The lease, if it exists and the issuer may see it: with its keys, only if the issuer may read
+/// all of them.
+fn look_up_lease(
+    kv: &Kv<AnyTable>,
+    issuer: Issuer<'_>,
+    id: i64,
+    keys: bool,
+) -> Result<Option<LeaseShown>, ServiceError> {
+    check_lease(kv, issuer, id, keys)?;
+    Ok(kv.lease(id).map(|lease| LeaseShown {
+        granted_ttl: lease.ttl,
+        keys: match keys {
+            true => lease.keys().map(Bytes::copy_from_slice).collect(),
+            false => Vec::new(),
+        },
+    }))
+}
+
+fn check_lease(
+    kv: &Kv<AnyTable>,
+    issuer: Issuer<'_>,
+    id: i64,
+    keys: bool,
+) -> Result<(), ServiceError> {
+    kv.auth().check_known(issuer)?;
+    if keys {
+        kv.check_query(issuer, &Query::Lease(id))?;
+    }
+    Ok(())
 }
 
 /// A random positive id. A collision is next to impossible.
@@ -193,6 +272,8 @@ fn random_id() -> i64 {
     (RandomState::new().hash_one(std::time::SystemTime::now()) >> 1).max(1) as i64
 }
 
+/// Leases that are checked before commands may be applied in between.
+const LEASES_AT_ONCE: usize = 10_000;
 const RESPONSES_QUEUED_MAX: usize = 16;
 /// Leases of one stream that are renewed at the same time.
 const RENEWALS_AT_ONCE: usize = 256;

@@ -42,6 +42,14 @@ impl MembershipService {
         self.context.node.membership()
     }
 
+    fn own_status(&self, status: &NodeStatus) -> v1::MemberStatus {
+        let listeners = self.context.plaintext_listeners.iter();
+        let plaintext_listeners = listeners.map(|(kind, url)| format!("{kind} {url}")).collect();
+        let listeners = self.context.unverified_listeners();
+        let unverified_listeners = listeners.map(|(kind, url)| format!("{kind} {url}")).collect();
+        v1::MemberStatus { plaintext_listeners, unverified_listeners, ..own_status(status) }
+    }
+
     fn header(&self) -> Option<v1::Header> {
         let node = &self.context.node;
         Some(v1::Header {
@@ -113,8 +121,10 @@ impl Service for MembershipService {
         &self,
         request: Request<v1::SetGoalRequest>,
     ) -> Result<Response<v1::SetGoalReply>, Status> {
-        self.context.admit(&request, &ClientAction::MemberChange)?;
+        self.context.admit(&request, &ClientAction::MemberChange).await?;
         let v1::SetGoalRequest { target, wait, expected } = request.into_inner();
+        // Names and ids are looked up in the newest membership, which this member may not have.
+        self.context.catch_up().await?;
         let resolved = ResolvedTarget::new(target, &self.membership())?;
         let (goal_id, end) = match begin_change(&self.context.node, resolved.change(expected)).await
         {
@@ -149,7 +159,7 @@ impl Service for MembershipService {
         &self,
         request: Request<v1::PlanRequest>,
     ) -> Result<Response<v1::PlanReply>, Status> {
-        self.context.admit(&request, &ClientAction::MemberPlan)?;
+        self.context.admit(&request, &ClientAction::MemberPlan).await?;
         let v1::PlanRequest { target, expected } = request.into_inner();
         let membership = self.membership();
         let stale = expected.is_some_and(|expected| expected != entry(membership.since()));
@@ -177,7 +187,7 @@ impl Service for MembershipService {
         &self,
         request: Request<v1::CancelRequest>,
     ) -> Result<Response<v1::CancelReply>, Status> {
-        self.context.admit(&request, &ClientAction::MemberChange)?;
+        self.context.admit(&request, &ClientAction::MemberChange).await?;
         let v1::CancelRequest { wait, expected } = request.into_inner();
         let change = expecting(quorate::Change::cancel(), expected);
         let id = begin_change(&self.context.node, change).await.map_err(ServiceError::Request)?;
@@ -194,7 +204,7 @@ impl Service for MembershipService {
         &self,
         request: Request<v1::StatusRequest>,
     ) -> Result<Response<v1::StatusReply>, Status> {
-        self.context.admit(&request, &ClientAction::MembershipStatus)?;
+        self.context.admit(&request, &ClientAction::MembershipStatus).await?;
         let node = &self.context.node;
         let status = node.status().await.map_err(ServiceError::Request)?;
         let raft = &status.raft;
@@ -213,7 +223,7 @@ impl Service for MembershipService {
             view: leader_view.as_ref().map(view),
             progress: raft.goal.as_ref().map(|goal| self.progress(goal)),
             peers: raft.peers.iter().map(peer).collect(),
-            member: Some(own_status(&status)),
+            member: Some(self.own_status(&status)),
         }))
     }
 
@@ -223,15 +233,22 @@ impl Service for MembershipService {
         &self,
         request: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        self.context.admit(&request, &ClientAction::MembershipStatus)?;
+        let client = self.context.admit(&request, &ClientAction::MembershipStatus).await?;
         let (sender, receiver) = mpsc::channel(WATCH_REPLIES_MAX);
         let service = Self::new(self.context.clone(), self.tick);
         tokio::spawn(async move {
+            let right = ClientAction::MembershipStatus.required_right();
             let mut watch = service.context.node.watch_membership();
+            let access_lost = service.context.access_lost(&client, right);
+            tokio::pin!(access_lost);
             loop {
                 let event = tokio::select! {
                     event = watch.next() => event,
                     () = sender.closed() => return,
+                    error = &mut access_lost => {
+                        let _ = sender.send(Err(error.into())).await;
+                        return;
+                    }
                     error = service.context.server_stopped() => {
                         let _ = sender.send(Err(error.into())).await;
                         return;
@@ -249,7 +266,7 @@ impl Service for MembershipService {
     }
 }
 
-/// The status of the member that replies.
+/// The status of the member that replies, as its node knows it.
 fn own_status(status: &NodeStatus) -> v1::MemberStatus {
     let raft = &status.raft;
     let count = |count: usize| count as u64;
@@ -282,6 +299,8 @@ fn own_status(status: &NodeStatus) -> v1::MemberStatus {
         supported_version_min: status.supported_versions.min,
         supported_version_max: status.supported_versions.max,
         storage_version: status.storage_version,
+        plaintext_listeners: Vec::new(),
+        unverified_listeners: Vec::new(),
     }
 }
 

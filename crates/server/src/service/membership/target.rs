@@ -6,9 +6,8 @@ use quorate_proto::quorate::v1::target_member::Member as Named;
 
 use super::convert::member;
 use crate::member_change::{TargetMembership, fresh_id};
-use crate::member_details::MemberDetails;
+use crate::member_details::{MemberDetails, parse_peer_urls};
 use crate::status::{BadTarget, ServiceError};
-use crate::url::Url;
 
 /// A target whose members all have ids.
 #[derive(Debug)]
@@ -77,10 +76,7 @@ fn resolve(
             }
         }
         Named::New(new) => {
-            let urls: Result<Vec<Url>, _> =
-                new.peer_urls.iter().map(|url| Url::parse(url)).collect();
-            let urls =
-                urls.ok().filter(|urls| !urls.is_empty()).ok_or(ServiceError::BadPeerUrls)?;
+            let urls = parse_peer_urls(&new.peer_urls)?;
             let used = |id| {
                 MemberDetails::of(now, id).peer_urls.iter().any(|url| new.peer_urls.contains(url))
             };
