@@ -7,9 +7,12 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use quorate_proto::quorate::v1::EntryId;
 
+use crate::auth_arguments::{AuthSubcommand, RoleCommand, UserCommand};
+use crate::client_tls::TlsArguments;
+use crate::credentials::UserArguments;
 use crate::examples::{
-    ADD_EXAMPLES, FIRST_STEPS, PLAN_EXAMPLES, RECOVER_EXAMPLES, REPLACE_EXAMPLES, RESTORE_EXAMPLES,
-    SET_EXAMPLES,
+    ADD_EXAMPLES, FIRST_STEPS, IMPORT_EXAMPLES, PLAN_EXAMPLES, RECOVER_EXAMPLES, REPLACE_EXAMPLES,
+    RESTORE_EXAMPLES, SET_EXAMPLES,
 };
 
 /// A replicated key-value server with etcd's API and safe membership changes.
@@ -33,6 +36,15 @@ pub(crate) enum CliCommand {
     Member(MemberCommand),
     /// Show each member's role and lag, and how many more failures the cluster tolerates.
     Status(StatusArguments),
+    /// Enable, disable and show authentication.
+    #[command(subcommand)]
+    Auth(AuthSubcommand),
+    /// Add, change and delete users.
+    #[command(subcommand)]
+    User(UserCommand),
+    /// Add, change and delete roles.
+    #[command(subcommand)]
+    Role(RoleCommand),
     /// Lower the cluster version before members are started with older programs.
     #[command(subcommand)]
     Downgrade(DowngradeCommand),
@@ -43,6 +55,13 @@ pub(crate) enum CliCommand {
     /// Save, verify and restore snapshots.
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
+    /// Create the data directory of an initial member of a new cluster from a stopped etcd.
+    ///
+    /// Reads the database and the log of the etcd member, and changes nothing there. Run it for
+    /// each initial member with a copy of the same directory and the same --initial-cluster, then
+    /// start the members.
+    #[command(after_help = IMPORT_EXAMPLES)]
+    Import(ImportArguments),
     /// Create a new cluster from one stopped member, after a permanent loss of quorum.
     ///
     /// Without --confirm it changes nothing: it shows which data would be kept and which lost,
@@ -72,6 +91,10 @@ pub(crate) struct ClientArguments {
     /// $QUORATE_ENDPOINTS, then $ETCDCTL_ENDPOINTS, then 127.0.0.1:2379.
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
     pub(crate) endpoints: Vec<String>,
+    #[command(flatten)]
+    pub(crate) tls: TlsArguments,
+    #[command(flatten)]
+    pub(crate) user: UserArguments,
     /// Send requests to learners as well. They refuse most requests and may lag.
     #[arg(long)]
     pub(crate) ask_learners: bool,
@@ -251,6 +274,9 @@ pub(crate) struct DemoArguments {
     /// Replace the leader instead of a follower.
     #[arg(long)]
     pub(crate) leader: bool,
+    /// Encrypt all connections with mutual TLS; the demo makes its own authority.
+    #[arg(long)]
+    pub(crate) tls: bool,
     /// Run this etcd-compatible server instead of Quorate's own.
     #[arg(long)]
     pub(crate) program: Option<PathBuf>,
@@ -324,6 +350,9 @@ pub(crate) enum SnapshotCommand {
     Save {
         /// The file to write; an existing file is replaced once the new one is complete.
         file: PathBuf,
+        /// Whose tools can read the file: `etcd` is for `etcdutl snapshot restore`.
+        #[arg(long, value_enum, default_value_t = SnapshotFormat::Quorate)]
+        format: SnapshotFormat,
         #[command(flatten)]
         client: ClientArguments,
     },
@@ -342,10 +371,17 @@ pub(crate) enum SnapshotCommand {
     Restore(RestoreArguments),
 }
 
+/// The format of a snapshot file.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SnapshotFormat {
+    Quorate,
+    Etcd,
+}
+
 /// The flags of `etcdutl snapshot restore`.
 #[derive(Args, Debug)]
 pub(crate) struct RestoreArguments {
-    /// A file written by `quorate snapshot save`.
+    /// A file written by `quorate snapshot save` or `etcdctl snapshot save`.
     pub(crate) file: PathBuf,
     /// Data directory of the member; must be empty or not exist [default: NAME.etcd].
     #[arg(long, value_name = "DIR")]
@@ -353,6 +389,35 @@ pub(crate) struct RestoreArguments {
     /// Directory of its log, if not in the data directory; must not exist.
     #[arg(long, value_name = "DIR")]
     pub(crate) wal_dir: Option<String>,
+    /// Accept a file whose checksum is missing or wrong, such as the file `member/snap/db` of a
+    /// stopped etcd. In files of Quorate each part still has its own checksum.
+    #[arg(long)]
+    pub(crate) skip_hash_check: bool,
+    #[command(flatten)]
+    pub(crate) cluster: NewClusterArguments,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ImportArguments {
+    /// Data directory of the stopped etcd member. It is not changed.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: PathBuf,
+    /// Directory of its log, if etcd had --wal-dir.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) wal_dir: Option<PathBuf>,
+    /// Data directory of the new member; must be empty or not exist [default: NAME.etcd].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) new_data_dir: Option<String>,
+    /// Directory of its log, if not in the data directory; must not exist.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) new_wal_dir: Option<String>,
+    #[command(flatten)]
+    pub(crate) cluster: NewClusterArguments,
+}
+
+/// What a new cluster is made of, apart from its data.
+#[derive(Args, Debug)]
+pub(crate) struct NewClusterArguments {
     /// Name of this member in --initial-cluster.
     #[arg(long, default_value = "default")]
     pub(crate) name: String,
@@ -365,9 +430,6 @@ pub(crate) struct RestoreArguments {
     /// The peer URLs of this member in --initial-cluster.
     #[arg(long, value_name = "URLS", default_value = "http://localhost:2380")]
     pub(crate) initial_advertise_peer_urls: String,
-    /// Accept a file whose checksum is missing or wrong. Each part still has its own checksum.
-    #[arg(long)]
-    pub(crate) skip_hash_check: bool,
     /// Start this many revisions above the saved one, so that clients do not confuse revisions
     /// they saw after the snapshot with new ones. Requires --mark-compacted.
     #[arg(long, value_name = "REVISIONS", default_value_t = 0,

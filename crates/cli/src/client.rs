@@ -8,39 +8,106 @@ use std::error::Error;
 use std::time::Duration;
 
 use quorate_proto::etcdserverpb as etcd;
+use quorate_proto::etcdserverpb::auth_client::AuthClient;
 use quorate_proto::etcdserverpb::cluster_client::ClusterClient;
 use quorate_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use quorate_proto::quorate::v1 as wire;
 use quorate_proto::quorate::v1::membership_client::MembershipClient;
+use tonic::metadata::AsciiMetadataValue;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 use crate::arguments::ClientArguments;
+use crate::client_tls::ClientTls;
+use crate::credentials::{SendToken, UserCredentials};
 use crate::error::{CliError, status_text};
 
 const DEFAULT_ENDPOINT: &str = "127.0.0.1:2379";
+/// After this time, another endpoint is tried.
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
 /// The first one that is set is used.
 const ENDPOINT_VARIABLES: [&str; 2] = ["QUORATE_ENDPOINTS", "ETCDCTL_ENDPOINTS"];
 
+/// A connection whose requests carry the token of the user.
+pub(crate) type ClientChannel = InterceptedService<Channel, SendToken>;
+
 /// An open connection to one member.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Connection {
     pub(crate) endpoint: String,
-    pub(crate) channel: Channel,
+    pub(crate) channel: ClientChannel,
+    plain: Channel,
+    token: SendToken,
     pub(crate) request_timeout: Duration,
+    pub(crate) tls: ClientTls,
+    is_tls: bool,
 }
 
 impl Connection {
-    pub(crate) fn cluster(&self) -> ClusterClient<Channel> {
+    /// The same connection for this user. Servers without authentication need no user.
+    async fn login(self, user: &UserCredentials) -> Result<Self, CliError> {
+        let UserCredentials { name, password } = user;
+        let (name, password) = (name.clone(), password.0.clone());
+        let request = self.request(etcd::AuthenticateRequest { name, password });
+        match self.auth().authenticate(request).await {
+            Ok(reply) => {
+                let token = AsciiMetadataValue::try_from(reply.into_inner().token);
+                let token = token.map_err(|_| CliError::failed("the token is not a text"))?;
+                Ok(self.with_token(SendToken { token: Some(token) }))
+            }
+            Err(status) if status.message() == "etcdserver: authentication is not enabled" => {
+                Ok(self)
+            }
+            Err(status) if is_unreachable(&status) => {
+                Err(CliError::failed(format!("{}: {}", self.endpoint, status_text(&status))))
+            }
+            Err(status) => {
+                Err(CliError::from_status("cannot authenticate", &self.endpoint, &status))
+            }
+        }
+    }
+
+    fn with_token(self, token: SendToken) -> Self {
+        let channel = InterceptedService::new(self.plain.clone(), token.clone());
+        Self { channel, token, ..self }
+    }
+
+    /// A connection to another member as the same user. The token of the user is not sent over
+    /// a connection without TLS if this one has it.
+    pub(crate) async fn open_other(
+        &self,
+        url: &str,
+        dial_timeout: Duration,
+    ) -> Result<Self, CliError> {
+        if self.is_tls && url.starts_with(HTTP) {
+            return Err(CliError::failed(format!(
+                "{url} does not use TLS, unlike {}",
+                self.endpoint
+            )));
+        }
+        let other = open(url, &self.tls, dial_timeout, self.request_timeout).await?;
+        Ok(other.with_token(self.token.clone()))
+    }
+
+    pub(crate) fn auth(&self) -> AuthClient<ClientChannel> {
+        AuthClient::new(self.channel.clone())
+    }
+
+    pub(crate) fn cluster(&self) -> ClusterClient<ClientChannel> {
         ClusterClient::new(self.channel.clone())
     }
 
-    pub(crate) fn maintenance(&self) -> MaintenanceClient<Channel> {
+    pub(crate) fn maintenance(&self) -> MaintenanceClient<ClientChannel> {
         MaintenanceClient::new(self.channel.clone())
     }
 
-    pub(crate) fn membership(&self) -> MembershipClient<Channel> {
+    pub(crate) fn membership(&self) -> MembershipClient<ClientChannel> {
         MembershipClient::new(self.channel.clone())
+    }
+
+    fn is_tls(&self) -> bool {
+        url(&self.endpoint, self.tls.default_scheme()).is_ok_and(|url| url.starts_with(HTTPS))
     }
 
     /// etcd's status call, which all servers have.
@@ -54,9 +121,17 @@ impl Connection {
         &self,
     ) -> Result<(etcd::StatusResponse, Option<String>), Status> {
         let reply = self.maintenance().status(self.request(etcd::StatusRequest {})).await?;
-        let version = reply.metadata().get("quorate-version");
-        let version = version.and_then(|version| version.to_str().ok()).map(str::to_string);
-        Ok((reply.into_inner(), version))
+        let own = |name| {
+            let value = reply.metadata().get(name);
+            value.and_then(|value| value.to_str().ok()).map(str::to_string)
+        };
+        let (version, storage_version) = (own("quorate-version"), own("quorate-storage-version"));
+        let mut status = reply.into_inner();
+        // The field has the version of etcd's data that the server reports.
+        if let Some(storage_version) = storage_version {
+            status.storage_version = storage_version;
+        }
+        Ok((status, version))
     }
 
     /// Quorate's own status call; etcd does not have it.
@@ -114,6 +189,15 @@ impl Connection {
         Ok(members)
     }
 
+    /// Whether this member answers a request that a quorum has to confirm. A refusal is an
+    /// answer.
+    async fn can_confirm(&self) -> bool {
+        let request = etcd::MemberListRequest { linearizable: true };
+        let request = self.request_within(request, self.request_timeout.min(CONFIRM_TIMEOUT));
+        let reply = self.cluster().member_list(request).await;
+        reply.map_or_else(|status| !is_unreachable(&status), |_| true)
+    }
+
     /// A request with a deadline, which the server sees as well.
     pub(crate) fn request<T>(&self, message: T) -> tonic::Request<T> {
         self.request_within(message, self.request_timeout)
@@ -126,13 +210,17 @@ impl Connection {
     }
 }
 
-/// Connects to the first endpoint that answers and knows a leader; without one, to the endpoint
-/// with the newest data: a member that was removed or is cut off knows no leader and has stale
-/// data. Learners are skipped unless the arguments include them.
+/// Connects to the first endpoint that answers, knows a leader, and can confirm what it says: a
+/// member whose disk hangs cannot. Without such an endpoint, to one that knows a leader; without
+/// that, to the one with the newest data: a member that was removed or is cut off knows no leader
+/// and has stale data. Learners are skipped unless the arguments include them.
 pub(crate) async fn connect(arguments: &ClientArguments) -> Result<Connection, CliError> {
     let mut errors = Vec::new();
     let mut newest: Option<((u64, u64), Connection)> = None;
-    for address in endpoints(&arguments.endpoints, |name| std::env::var(name).ok()) {
+    let mut unconfirmed = None;
+    let addresses = endpoints(&arguments.endpoints, |name| std::env::var(name).ok());
+    let has_choice = addresses.len() > 1;
+    for address in addresses {
         match connect_to(&address, arguments).await {
             Ok((connection, Some(status))) if status.leader == 0 => {
                 let position = (status.raft_term, status.raft_index);
@@ -140,12 +228,15 @@ pub(crate) async fn connect(arguments: &ClientArguments) -> Result<Connection, C
                     newest = Some((position, connection));
                 }
             }
-            Ok((connection, _)) => return Ok(connection),
+            Ok((connection, _)) if !has_choice || connection.can_confirm().await => {
+                return Ok(connection);
+            }
+            Ok((connection, _)) => unconfirmed = unconfirmed.or(Some(connection)),
             Err(error @ CliError::Usage(_)) => return Err(error),
             Err(error) => errors.push(error.to_string()),
         }
     }
-    if let Some((_, connection)) = newest {
+    if let Some(connection) = unconfirmed.or(newest.map(|(_, connection)| connection)) {
         return Ok(connection);
     }
     Err(CliError::failed(format!(
@@ -160,14 +251,18 @@ pub(crate) async fn connect_to(
     address: &str,
     arguments: &ClientArguments,
 ) -> Result<(Connection, Option<etcd::StatusResponse>), CliError> {
-    let connection = open(address, arguments.dial_timeout, arguments.command_timeout).await?;
+    let connection = open_as(address, arguments).await?;
     match connection.status().await {
         Ok(status) if status.is_learner && !arguments.ask_learners => Err(CliError::failed(
             format!("{address} is a learner; add --ask-learners to send requests to learners"),
         )),
         Err(status) if is_unreachable(&status) => {
             // The port is open, but the process there does not speak gRPC.
-            let hint = if status.source().is_some() { "; is this the client port?" } else { "" };
+            let hint = match status.source() {
+                Some(_) if connection.is_tls() => "; does the server require a certificate?",
+                Some(_) => "; is this the client port, and does it need https://?",
+                None => "",
+            };
             Err(CliError::failed(format!("{address}: {}{hint}", status_text(&status))))
         }
         // A server without the status call may still answer the command itself.
@@ -177,7 +272,8 @@ pub(crate) async fn connect_to(
 }
 
 /// A connection to another member than this one, if any is reachable: a member that is being
-/// removed may stop before it can reply.
+/// removed may stop before it can reply. A member that knows no leader is the last choice, since
+/// it may be cut off.
 pub(crate) async fn avoid_member(
     connection: Connection,
     id: u64,
@@ -188,13 +284,17 @@ pub(crate) async fn avoid_member(
         return connection;
     }
     let others = members.iter().filter(|member| member.id != id && !member.is_learner);
+    let mut without_leader = None;
     for url in others.flat_map(|member| &member.client_urls) {
         let timeout = connection.request_timeout;
-        if let Ok(other) = open(url, timeout, timeout).await {
-            return other;
+        let Ok(other) = connection.open_other(url, timeout).await else { continue };
+        match other.status().await {
+            Ok(status) if status.leader != 0 => return other,
+            Ok(_) => without_leader = without_leader.or(Some(other)),
+            Err(_) => {}
         }
     }
-    connection
+    without_leader.unwrap_or(connection)
 }
 
 /// A connection to the leader if it is reachable, otherwise this connection.
@@ -211,28 +311,50 @@ async fn connect_to_leader(connection: &Connection) -> Option<Connection> {
     let members = connection.members().await.ok()?;
     let leader = members.into_iter().find(|member| member.id == status.leader)?;
     for url in leader.client_urls {
-        let opened = open(&url, connection.request_timeout, connection.request_timeout).await;
-        if let Ok(opened) = opened {
+        let timeout = connection.request_timeout;
+        if let Ok(opened) = connection.open_other(&url, timeout).await {
             return Some(opened);
         }
     }
     None
 }
 
+/// Opens a connection for the user of the arguments.
+pub(crate) async fn open_as(
+    address: &str,
+    arguments: &ClientArguments,
+) -> Result<Connection, CliError> {
+    let tls = ClientTls::new(&arguments.tls);
+    let (dial_timeout, command_timeout) = (arguments.dial_timeout, arguments.command_timeout);
+    let connection = open(address, &tls, dial_timeout, command_timeout).await?;
+    match arguments.user.resolve()? {
+        Some(user) => connection.login(&user).await,
+        None => Ok(connection),
+    }
+}
+
 /// Opens a connection, so that a wrong address fails here and not at the first request.
 pub(crate) async fn open(
     address: &str,
+    tls: &ClientTls,
     dial_timeout: Duration,
     request_timeout: Duration,
 ) -> Result<Connection, CliError> {
-    let url = url(address)?;
+    let url = url(address, tls.default_scheme())?;
+    let is_tls = url.starts_with(HTTPS);
     let endpoint = Endpoint::from_shared(url)
         .map_err(|error| CliError::usage(format!("'{address}' is not an address: {error}")))?;
     let endpoint = endpoint.connect_timeout(dial_timeout).tcp_nodelay(true);
-    let channel = endpoint.connect().await;
+    let channel = match is_tls {
+        true => endpoint.connect_with_connector(tls.connector()?).await,
+        false => endpoint.connect().await,
+    };
     let channel = channel
         .map_err(|error| CliError::with_cause(&format!("cannot connect to {address}"), &error))?;
-    Ok(Connection { endpoint: address.to_string(), channel, request_timeout })
+    let (token, plain) = (SendToken::default(), channel.clone());
+    let channel = InterceptedService::new(channel, token.clone());
+    let (endpoint, tls) = (address.to_string(), tls.clone());
+    Ok(Connection { endpoint, channel, plain, token, request_timeout, tls, is_tls })
 }
 
 /// Whether the request did not reach a member that can serve it: another endpoint may.
@@ -262,22 +384,24 @@ pub(crate) fn endpoints(
     vec![DEFAULT_ENDPOINT.to_string()]
 }
 
-fn url(address: &str) -> Result<String, CliError> {
-    match address.split_once("://").unwrap_or(("http", address)) {
-        ("http", rest) => match rest.trim_end_matches('/').rsplit_once(':') {
+const HTTP: &str = "http://";
+const HTTPS: &str = "https://";
+
+fn url(address: &str, default_scheme: &str) -> Result<String, CliError> {
+    let (scheme, rest) = address.split_once("://").unwrap_or((default_scheme, address));
+    match scheme {
+        "http" | "https" => match rest.trim_end_matches('/').rsplit_once(':') {
             Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
-                Ok(format!("http://{rest}"))
+                Ok(format!("{scheme}://{rest}"))
             }
             Some(_) => Err(CliError::usage(format!("'{address}' is not HOST:PORT"))),
             None => Err(CliError::usage(format!(
                 "'{address}' has no port; write HOST:PORT (etcd's client port is 2379)"
             ))),
         },
-        ("https", _) => Err(CliError::usage(format!(
-            "'{address}' needs TLS, which this command does not support yet; use http://"
-        ))),
-        (scheme, _) => Err(CliError::usage(format!(
-            "'{address}' has the unsupported scheme '{scheme}://'; write HOST:PORT or http://HOST:PORT"
+        scheme => Err(CliError::usage(format!(
+            "'{address}' has the unsupported scheme '{scheme}://'; write HOST:PORT, \
+             http://HOST:PORT or https://HOST:PORT"
         ))),
     }
 }
@@ -303,9 +427,11 @@ mod tests {
 
     #[test]
     fn addresses_are_checked() {
+        let url = |address| url(address, "http");
+        assert_eq!(super::url("h:1", "https").unwrap(), "https://h:1");
         assert_eq!(url("h:1").unwrap(), "http://h:1");
         assert_eq!(url("http://h:1").unwrap(), "http://h:1");
-        assert_eq!(url("https://h:1").unwrap_err().exit_code(), 2);
+        assert_eq!(url("https://h:1").unwrap(), "https://h:1");
         assert_eq!(url("http://[::1]:1/").unwrap(), "http://[::1]:1/");
         assert!(url("h").unwrap_err().to_string().contains("has no port"));
         assert!(url("h:x").unwrap_err().to_string().contains("is not HOST:PORT"));

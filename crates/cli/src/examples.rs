@@ -36,6 +36,12 @@ Example, for the first of three members:
     --initial-advertise-peer-urls http://10.0.0.1:2380 \\
     --bump-revision 1000000000 --mark-compacted";
 
+pub(crate) const IMPORT_EXAMPLES: &str = "\
+Example, for the first of three members:
+  quorate import --data-dir /var/lib/etcd --name m1 --new-data-dir /var/lib/quorate \\
+    --initial-cluster m1=http://10.0.0.1:2380,m2=http://10.0.0.2:2380,m3=http://10.0.0.3:2380 \\
+    --initial-advertise-peer-urls http://10.0.0.1:2380";
+
 pub(crate) const RECOVER_EXAMPLES: &str = "\
 Examples:
   quorate recover --data-dir /var/lib/quorate

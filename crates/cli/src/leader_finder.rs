@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use quorate_proto::quorate::v1 as wire;
 
-use crate::client::{Connection, leader_of, open};
+use crate::client::{Connection, leader_of};
 
 /// An unreachable member must not delay the search for long.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -37,8 +37,7 @@ impl LeaderFinder {
             return leader_of(&self.connection).await;
         }
         for url in &self.client_urls {
-            let timeout = self.connection.request_timeout;
-            let Ok(other) = open(url, DIAL_TIMEOUT, timeout).await else { continue };
+            let Ok(other) = self.connection.open_other(url, DIAL_TIMEOUT).await else { continue };
             if knows_leader(&other).await {
                 self.connection = other;
                 return leader_of(&self.connection).await;

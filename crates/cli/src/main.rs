@@ -7,9 +7,12 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod auth_arguments;
 mod client;
+mod client_tls;
 mod command;
 mod cpu_time;
+mod credentials;
 mod error;
 mod examples;
 mod gaps;
@@ -92,10 +95,14 @@ fn run(command: CliCommand) -> Result<(), CliError> {
         CliCommand::Server { arguments } => command::server::run(&arguments),
         CliCommand::DemoMember { arguments } => command::demo_member::run(&arguments),
         CliCommand::Completions { shell } => command::completions::run(shell),
+        CliCommand::Import(arguments) => command::new_cluster::import(&arguments),
         CliCommand::Recover(arguments) => command::recover::run(&arguments),
         CliCommand::Man { directory } => command::man::run(&directory),
         CliCommand::Member(arguments) => in_runtime(command::member::run(arguments)),
         CliCommand::Status(arguments) => in_runtime(command::status::run(arguments)),
+        CliCommand::Auth(arguments) => in_runtime(command::auth::run_auth(arguments)),
+        CliCommand::User(arguments) => in_runtime(command::auth::run_user(arguments)),
+        CliCommand::Role(arguments) => in_runtime(command::auth::run_role(arguments)),
         CliCommand::Downgrade(arguments) => in_runtime(command::downgrade::run(arguments)),
         CliCommand::Demo(arguments) => in_runtime(command::demo::run(arguments)),
         CliCommand::Bench(arguments) => in_runtime(command::bench::run(arguments)),

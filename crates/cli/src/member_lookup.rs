@@ -58,14 +58,13 @@ pub(crate) fn new_member(text: &str) -> Result<NewMember, CliError> {
     }
     let peer_urls: Vec<String> = addresses.split(',').map(str::to_string).collect();
     if let Some(address) = peer_urls.iter().find(|address| !is_peer_url(address)) {
-        return Err(invalid(&format!("'{address}' is not http://HOST:PORT")));
+        return Err(invalid(&format!("'{address}' is not http://HOST:PORT or https://HOST:PORT")));
     }
     Ok(NewMember { name: name.to_string(), peer_urls, zone: String::new(), id: 0 })
 }
 
-/// Only `http`: the connections between members do not support TLS yet.
 fn is_peer_url(text: &str) -> bool {
-    let rest = text.strip_prefix("http://");
+    let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
     let Some((host, port)) = rest.and_then(|rest| rest.rsplit_once(':')) else { return false };
     !host.is_empty() && port.parse::<u16>().is_ok()
 }

@@ -12,8 +12,20 @@ use support::{TestDirectory, TestProcess, output_text, quorate, wait_for_text, w
 
 #[test]
 fn a_member_is_replaced_under_load() {
-    let directory = TestDirectory::new("demo-replace");
-    let output = demo(&directory.path, &["--once", "--seconds", "2"]).output().unwrap();
+    assert_replaces("demo-replace", &[]);
+}
+
+/// All connections use mutual TLS; certificates are removed with the data.
+#[test]
+fn a_member_is_replaced_over_tls() {
+    assert_replaces("demo-tls", &["--tls"]);
+}
+
+/// The demo with these flags replaces a member, loses nothing and leaves nothing behind.
+fn assert_replaces(directory: &str, flags: &[&str]) {
+    let directory = TestDirectory::new(directory);
+    let arguments = [&["--once", "--seconds", "2"][..], flags].concat();
+    let output = demo(&directory.path, &arguments).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     let all = output_text(&output);
     assert!(output.status.success(), "{all}");

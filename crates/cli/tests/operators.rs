@@ -88,7 +88,7 @@ fn an_interrupted_command_says_what_continues() {
 }
 
 #[test]
-fn a_member_that_was_removed_while_it_was_down_exits() {
+fn a_removed_member_exits_with_its_own_code() {
     let directory = TestDirectory::new("operators-removed");
     let [a, b, c] = TestServer::all(&directory, ["a", "b", "c"]);
     let all = [&a, &b, &c];
@@ -104,6 +104,13 @@ fn a_member_that_was_removed_while_it_was_down_exits() {
     assert!(log.contains(REMOVED), "{log}");
     assert!(!log.contains(READY), "{log}");
     assert_eq!(json(&rest, &["status"])["voters"], 2);
+
+    // One that is removed while it runs ends with the same code.
+    succeed(&[&a], &["member", "remove", "b"]);
+    let mut running = processes.pop().unwrap();
+    assert_eq!(running.wait_exit("the removed member"), Some(3));
+    let log = fs::read_to_string(&b.log).unwrap();
+    assert!(log.contains(REMOVED), "{log}");
 }
 
 /// Without a quorum a member accepts connections and is not ready. A command prefers any

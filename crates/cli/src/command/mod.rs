@@ -1,5 +1,6 @@
 //! One module per command.
 
+pub(crate) mod auth;
 pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod demo;
@@ -7,6 +8,7 @@ pub(crate) mod demo_member;
 pub(crate) mod downgrade;
 pub(crate) mod man;
 pub(crate) mod member;
+pub(crate) mod new_cluster;
 pub(crate) mod recover;
 pub(crate) mod server;
 pub(crate) mod snapshot;

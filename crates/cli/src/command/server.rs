@@ -1,6 +1,8 @@
 //! `quorate server`, also run by a program named `etcd`: runs a member.
 
 use std::ffi::OsString;
+use std::hint::black_box;
+use std::time::Duration;
 
 use quorate_server::ServerError;
 use quorate_server::config::{self, Invocation};
@@ -18,7 +20,10 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<(), CliError> {
     match invocation.map_err(|error| CliError::usage(error.to_string()))? {
         Invocation::Help => print::line(&config::help()),
         Invocation::Version => {
-            print::line(&format!("etcd Version: {}", quorate_server::ETCD_VERSION));
+            print::line(&format!(
+                "etcd Version: {}",
+                quorate_server::EtcdRelease::default().version()
+            ));
             print::line(&format!("Quorate Version: {}", env!("CARGO_PKG_VERSION")));
         }
         Invocation::Run(config) => serve(*config)?,
@@ -34,9 +39,24 @@ fn utf8(argument: &OsString) -> Result<String, CliError> {
 fn serve(config: config::ServerConfig) -> Result<(), CliError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| CliError::with_cause("cannot start threads", &error))?;
+    runtime.spawn(return_freed_memory());
     let result = runtime.block_on(quorate_server::run(config));
     result.map_err(|error| match error {
         ServerError::Removed => CliError::MemberRemoved(error.to_string()),
         error => CliError::with_cause("the server failed", &error),
     })
 }
+
+/// Lets the allocator return freed memory to the system. It does so a second after memory was
+/// freed, but only when it is called for new pages: a server that is idle after a flood of
+/// requests would keep all the memory of the flood.
+async fn return_freed_memory() {
+    loop {
+        tokio::time::sleep(RETURN_INTERVAL).await;
+        drop(black_box(Vec::<u8>::with_capacity(NEW_PAGES_BYTES)));
+    }
+}
+
+const RETURN_INTERVAL: Duration = Duration::from_secs(1);
+/// Larger than what the allocator has at hand.
+const NEW_PAGES_BYTES: usize = 1 << 20;

@@ -23,6 +23,9 @@ struct MemberReport {
     reply: Result<etcd::StatusResponse, String>,
     /// The server's own version, in addition to the version of etcd in its reply.
     version: Option<String>,
+    /// Where it listens without TLS for other machines.
+    plaintext_listeners: Vec<String>,
+    unverified_listeners: Vec<String>,
 }
 
 pub(crate) async fn run(arguments: StatusArguments) -> Result<(), CliError> {
@@ -76,7 +79,7 @@ async fn better_connection(
     let knows_leader =
         |report: &&MemberReport| report.reply.as_ref().is_ok_and(|status| status.leader != 0);
     let endpoint = &reports.iter().find(knows_leader)?.endpoint;
-    client::open(endpoint, arguments.dial_timeout, arguments.command_timeout).await.ok()
+    client::open_as(endpoint, arguments).await.ok()
 }
 
 /// What to do without a quorum: which members have to come back, and the last resort.
@@ -143,14 +146,21 @@ async fn query(
         reply: Err("it has not published its client URLs yet".to_string()),
         endpoint: String::new(),
         version: None,
+        plaintext_listeners: Vec::new(),
+        unverified_listeners: Vec::new(),
         member,
     };
     for url in &report.member.client_urls {
         report.endpoint.clone_from(url);
-        let opened = client::open(url, arguments.dial_timeout, arguments.command_timeout).await;
+        let opened = client::open_as(url, arguments).await;
         let reply = match opened {
             Ok(connection) => {
-                connection.status_and_version().await.map_err(|status| status_text(&status))
+                let (reply, own) =
+                    tokio::join!(connection.status_and_version(), connection.membership_status());
+                let own = own.ok().and_then(|reply| reply.member).unwrap_or_default();
+                report.plaintext_listeners = own.plaintext_listeners;
+                report.unverified_listeners = own.unverified_listeners;
+                reply.map_err(|status| status_text(&status))
             }
             Err(error) => Err(error.to_string()),
         };
@@ -261,6 +271,14 @@ fn print_table(
     for text in summary(reports, leader_status, names) {
         print::line(&text);
     }
+    for report in reports.iter().filter(|report| !report.plaintext_listeners.is_empty()) {
+        let (member, urls) = (label(&report.member), report.plaintext_listeners.join(", "));
+        print::line(&format!("NO TLS: {member} is open to other machines: {urls}"));
+    }
+    for report in reports.iter().filter(|report| !report.unverified_listeners.is_empty()) {
+        let (member, urls) = (label(&report.member), report.unverified_listeners.join(", "));
+        print::line(&format!("NO CLIENT CERTIFICATES: {member} verifies nobody: {urls}"));
+    }
 }
 
 fn errors(report: &MemberReport) -> String {
@@ -337,6 +355,8 @@ fn as_json(
                 "version": report.version,
                 "etcdVersion": status.map(|status| &status.version),
                 "storageVersion": status.map(|status| &status.storage_version),
+                "plaintextListeners": report.plaintext_listeners,
+                "unverifiedListeners": report.unverified_listeners,
                 "errors": errors(report),
             })
         })
@@ -400,6 +420,8 @@ mod tests {
             endpoint: String::new(),
             reply: reply.map(status).map_err(str::to_string),
             version: None,
+            plaintext_listeners: Vec::new(),
+            unverified_listeners: Vec::new(),
         }
     }
 

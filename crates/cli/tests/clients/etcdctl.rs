@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
 
-use crate::support::TEST_TIMEOUT;
+use crate::support::{TEST_TIMEOUT, wait_until};
 
 /// Whether the program is installed; prints a message if not.
 pub(crate) fn installed(program: &str) -> bool {
@@ -99,6 +99,18 @@ impl CommandStream {
     pub(crate) fn line(&self) -> String {
         let line = self.lines.recv_timeout(TEST_TIMEOUT);
         line.unwrap_or_else(|_| panic!("timed out: a line of etcdctl {}", self.command))
+    }
+
+    /// Whether there is another line at the moment.
+    pub(crate) fn has_line(&self) -> bool {
+        self.lines.try_recv().is_ok()
+    }
+
+    /// Waits until the command ends by itself.
+    pub(crate) fn wait_ended(&mut self) {
+        let Self { child, command, .. } = self;
+        let what = format!("etcdctl {command} ends");
+        wait_until(|| child.try_wait().unwrap().is_some(), &what);
     }
 
     pub(crate) fn lines(&self, count: usize) -> Vec<String> {

@@ -3,12 +3,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
+mod auth;
 mod etcdctl;
 mod growth;
 mod hostile;
 mod operators;
 #[path = "../support/mod.rs"]
 mod support;
+mod tls;
 mod transcript;
 mod transcripts;
 mod writers;

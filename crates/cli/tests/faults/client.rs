@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use quorate_proto::etcdserverpb::kv_client::KvClient;
 use quorate_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use quorate_proto::etcdserverpb::{
-    HashKvRequest, PutRequest, RangeRequest, RangeResponse, StatusRequest, StatusResponse,
+    HashKvRequest, PutRequest, RangeRequest, StatusRequest, StatusResponse,
 };
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
@@ -52,26 +52,19 @@ impl FaultClient {
         retry_until_ok(key, async || self.get(key).await).await
     }
 
-    /// The local data of this member, possibly stale, and its revision.
-    pub(crate) async fn local_data(&self) -> Result<(i64, BTreeMap<String, String>), Status> {
-        let reply = self.range_all(true).await?;
-        let pairs = reply.kvs.iter().map(|kv| (text(&kv.key), text(&kv.value)));
-        Ok((reply.header.unwrap_or_default().revision, pairs.collect()))
+    /// The data of this member at a revision. An error if it does not have it yet.
+    pub(crate) async fn data_at(&self, revision: i64) -> Result<BTreeMap<String, String>, Status> {
+        let request = RangeRequest { revision, serializable: true, ..all_keys() };
+        let mut kv = self.kv().max_decoding_message_size(usize::MAX);
+        let reply = with_timeout(kv.range(request)).await?;
+        Ok(reply.kvs.iter().map(|kv| (text(&kv.key), text(&kv.value))).collect())
     }
 
     /// The current revision, by a linearizable read.
     pub(crate) async fn revision(&self) -> Result<i64, Status> {
-        Ok(self.range_all(false).await?.header.unwrap_or_default().revision)
-    }
-
-    async fn range_all(&self, serializable: bool) -> Result<RangeResponse, Status> {
-        let (key, range_end) = (vec![0].into(), vec![0].into());
         // The revision is in the header of every reply, so the keys can be left out.
-        let count_only = !serializable;
-        let request =
-            RangeRequest { key, range_end, serializable, count_only, ..Default::default() };
-        let mut kv = self.kv().max_decoding_message_size(usize::MAX);
-        with_timeout(kv.range(request)).await
+        let request = RangeRequest { count_only: true, ..all_keys() };
+        Ok(with_timeout(self.kv().range(request)).await?.header.unwrap_or_default().revision)
     }
 
     pub(crate) async fn status(&self) -> Result<StatusResponse, Status> {
@@ -84,6 +77,10 @@ impl FaultClient {
         let mut maintenance = MaintenanceClient::new(self.channel.clone());
         Ok(with_timeout(maintenance.hash_kv(HashKvRequest { revision })).await?.hash)
     }
+}
+
+fn all_keys() -> RangeRequest {
+    RangeRequest { key: vec![0].into(), range_end: vec![0].into(), ..Default::default() }
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -23,15 +23,20 @@ impl FaultCluster {
     /// Starts a cluster of the first `initial` servers. Returns when each of them serves
     /// requests.
     pub(crate) async fn start(servers: TestCluster, initial: usize) -> Self {
-        let clients = servers.iter().map(|server| FaultClient::new(&server.client_url)).collect();
+        let mut cluster = Self::stopped(servers);
         let initial: Vec<usize> = (0..initial).collect();
-        let mut cluster = Self { servers, initial, processes: BTreeMap::new(), clients };
-        let initial = cluster.initial.clone();
+        cluster.initial.clone_from(&initial);
         initial.iter().for_each(|number| cluster.restart(*number));
         for number in initial {
             cluster.wait_serving(number).await;
         }
         cluster
+    }
+
+    /// A cluster of which no member runs yet.
+    pub(crate) fn stopped(servers: TestCluster) -> Self {
+        let clients = servers.iter().map(|server| FaultClient::new(&server.client_url)).collect();
+        Self { servers, initial: Vec::new(), processes: BTreeMap::new(), clients }
     }
 
     pub(crate) async fn three(directory: &TestDirectory) -> Self {
@@ -47,7 +52,7 @@ impl FaultCluster {
         self.running().into_iter().map(|number| self.clients[number].clone()).collect()
     }
 
-    fn running(&self) -> Vec<usize> {
+    pub(crate) fn running(&self) -> Vec<usize> {
         self.processes.keys().copied().collect()
     }
 
@@ -108,6 +113,10 @@ impl FaultCluster {
         self.processes[&number].signal(signal);
     }
 
+    pub(crate) fn process_id(&self, number: usize) -> u32 {
+        self.processes[&number].0.id()
+    }
+
     pub(crate) fn is_running(&mut self, number: usize) -> bool {
         self.processes.get_mut(&number).unwrap().is_running()
     }
@@ -154,9 +163,8 @@ impl FaultCluster {
         let mut copies: Vec<(u32, BTreeMap<String, String>)> = Vec::new();
         for number in self.running() {
             let client = &self.clients[number];
-            let complete =
-                async || client.local_data().await.ok().filter(|(newest, _)| *newest >= revision);
-            let (_, data) = wait_for(&format!("member {number} has all writes"), complete).await;
+            let complete = async || client.data_at(revision).await;
+            let data = retry_until_ok(&format!("all writes at member {number}"), complete).await;
             let hash = retry_until_ok("a hash", async || client.hash(revision).await).await;
             copies.push((hash, data));
         }

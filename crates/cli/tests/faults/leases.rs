@@ -28,8 +28,8 @@ async fn a_lease_survives_the_leader_exactly_while_it_is_kept_alive() {
 async fn kept_lease_survives(cluster: &mut FaultCluster) -> bool {
     let leader = cluster.leader().await;
     let survivor = cluster.client(cluster.others(leader)[0]).clone();
-    let kept = grant(&survivor, "kept").await;
-    let left = grant(&survivor, "left").await;
+    let kept = grant(&survivor, "kept", TTL_SECONDS).await;
+    let left = grant(&survivor, "left", TTL_SECONDS).await;
     cluster.kill(leader);
     let (in_time, ()) = tokio::join!(keep_alive(&survivor, kept), wait_expired(&survivor, left));
     cluster.restart(leader);
@@ -44,19 +44,19 @@ async fn wait_expired(client: &FaultClient, lease: GrantedLease) {
     assert!(lease.requested.elapsed() >= TTL, "expired after {:?}", lease.requested.elapsed());
 }
 
-struct GrantedLease {
-    id: i64,
-    requested: Instant,
+pub(crate) struct GrantedLease {
+    pub(crate) id: i64,
+    pub(crate) requested: Instant,
 }
 
-/// A lease with a key of this name.
-async fn grant(client: &FaultClient, key: &str) -> GrantedLease {
+/// A lease of `ttl` seconds with a key of this name.
+pub(crate) async fn grant(client: &FaultClient, key: &str, ttl: u64) -> GrantedLease {
     let attempt = async || {
         let requested = Instant::now();
-        let request = LeaseGrantRequest { ttl: TTL_SECONDS as i64, id: 0 };
+        let request = LeaseGrantRequest { ttl: ttl as i64, id: 0 };
         let mut leases = LeaseClient::new(client.channel.clone());
         let granted = with_timeout(leases.lease_grant(request)).await?;
-        assert_eq!(granted.ttl, TTL_SECONDS as i64);
+        assert_eq!(granted.ttl, ttl as i64);
         let (key, value) = (key.to_string().into(), "here".into());
         let put = PutRequest { key, value, lease: granted.id, ..Default::default() };
         with_timeout(client.kv().put(put)).await?;
@@ -88,7 +88,7 @@ async fn keep_alive(client: &FaultClient, lease: GrantedLease) -> bool {
     found.is_some()
 }
 
-async fn renew(client: &FaultClient, id: i64) -> Result<LeaseKeepAliveResponse, Status> {
+pub(crate) async fn renew(client: &FaultClient, id: i64) -> Result<LeaseKeepAliveResponse, Status> {
     let mut leases = LeaseClient::new(client.channel.clone());
     let requests = tokio_stream::once(LeaseKeepAliveRequest { id });
     let mut replies = within(TTL, leases.lease_keep_alive(requests)).await?;

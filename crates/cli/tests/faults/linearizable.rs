@@ -48,6 +48,6 @@ async fn replace(cluster: &mut FaultCluster, leaving: usize, joining: usize) {
     run(&["member", "replace", leaving_name, &new, "--no-wait", "--endpoints", endpoint]);
     cluster.join(joining, &[0, 1, 2, 3]).await;
     let (code, log) = cluster.wait_exit(leaving);
-    assert_eq!(code, Some(0), "{log}");
+    assert_eq!(code, Some(3), "{log}");
     assert!(log.contains("permanently removed"), "{log}");
 }

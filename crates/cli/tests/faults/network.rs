@@ -8,8 +8,10 @@ use crate::support::cluster::TestCluster;
 use crate::support::server::TestServer;
 
 pub(crate) struct TestNetwork {
-    /// Distinguishes it from the networks of other tests.
+    /// Distinguishes its addresses from those of the networks of other tests.
     number: u8,
+    /// Begins the names of its links, which must be short.
+    prefix: String,
     members: usize,
 }
 
@@ -19,7 +21,29 @@ const CLIENTS: char = 'c';
 impl TestNetwork {
     /// None where that is not permitted. Drop removes it, even if it is incomplete.
     pub(crate) fn new(number: u8, members: usize) -> Option<Self> {
-        let network = Self { number, members };
+        // Contains the process id: tests may run in parallel.
+        let prefix = format!("f{}{number}", std::process::id() % 100_000);
+        Self { number, prefix, members }.create()
+    }
+
+    /// Replaces the network of an earlier process that was killed: its servers are killed too.
+    pub(crate) fn replace(number: u8, members: usize) -> Option<Self> {
+        let network = Self { number, prefix: format!("soak{number}"), members };
+        for member in 0..members {
+            let namespace = network.namespace(member);
+            let Ok(list) = Command::new("ip").args(["netns", "pids", &namespace]).output() else {
+                return None;
+            };
+            for process in String::from_utf8_lossy(&list.stdout).split_whitespace() {
+                let _ = Command::new("kill").args(["-KILL", process]).output();
+            }
+        }
+        network.remove();
+        network.create()
+    }
+
+    fn create(self) -> Option<Self> {
+        let network = self;
         let mut complete = true;
         for kind in [PEERS, CLIENTS] {
             let bridge = network.bridge(kind);
@@ -28,7 +52,7 @@ impl TestNetwork {
         }
         let own = format!("{}/24", network.address(CLIENTS, 253));
         complete &= ip(&["address", "add", &own, "dev", &network.bridge(CLIENTS)]);
-        for member in 0..members {
+        for member in 0..network.members {
             complete = complete && network.add_member(member);
         }
         complete.then_some(network)
@@ -85,10 +109,19 @@ impl TestNetwork {
         self.neighbour(member, &["delete", &self.address(PEERS, receiver)]);
     }
 
+    /// As [`TestNetwork::unblock`], for packets that may not be blocked.
+    pub(crate) fn try_unblock(&self, member: usize, receiver: usize) {
+        self.try_neighbour(member, &["delete", &self.address(PEERS, receiver)]);
+    }
+
     fn neighbour(&self, member: usize, arguments: &[&str]) {
+        assert!(self.try_neighbour(member, arguments), "ip neighbour {arguments:?}");
+    }
+
+    fn try_neighbour(&self, member: usize, arguments: &[&str]) -> bool {
         let (namespace, inner) = (self.namespace(member), self.inner(PEERS, member));
         let begin = ["-n", &namespace, "neighbour"];
-        assert!(ip(&[&begin[..], arguments, &["dev", &inner]].concat()));
+        ip(&[&begin[..], arguments, &["dev", &inner]].concat())
     }
 
     fn address(&self, kind: char, member: usize) -> String {
@@ -96,30 +129,25 @@ impl TestNetwork {
         format!("10.213.{subnet}.{}", member + 1)
     }
 
-    /// Names of links must be short. Contains the process id: tests may run in parallel.
-    fn prefix(&self) -> String {
-        format!("f{}{}", std::process::id() % 100_000, self.number)
-    }
-
     fn bridge(&self, kind: char) -> String {
-        format!("{}{kind}b", self.prefix())
+        format!("{}{kind}b", self.prefix)
     }
 
     fn namespace(&self, member: usize) -> String {
-        format!("{}-{member}", self.prefix())
+        format!("{}-{member}", self.prefix)
     }
 
     fn inner(&self, kind: char, member: usize) -> String {
-        format!("{}{kind}i{member}", self.prefix())
+        format!("{}{kind}i{member}", self.prefix)
     }
 
     fn outer(&self, kind: char, member: usize) -> String {
-        format!("{}{kind}o{member}", self.prefix())
+        format!("{}{kind}o{member}", self.prefix)
     }
 }
 
-impl Drop for TestNetwork {
-    fn drop(&mut self) {
+impl TestNetwork {
+    fn remove(&self) {
         for member in 0..self.members {
             ip(&["netns", "delete", &self.namespace(member)]);
         }
@@ -129,6 +157,12 @@ impl Drop for TestNetwork {
             }
             ip(&["link", "delete", &self.bridge(kind)]);
         }
+    }
+}
+
+impl Drop for TestNetwork {
+    fn drop(&mut self) {
+        self.remove();
     }
 }
 

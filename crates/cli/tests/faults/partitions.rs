@@ -2,7 +2,7 @@
 
 use crate::cluster::{FaultCluster, test_directory};
 use crate::network::TestNetwork;
-use crate::support::TestDirectory;
+use crate::support::{TestDirectory, run, run_failing};
 use crate::workload::Workload;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -61,6 +61,36 @@ async fn a_one_way_failure_does_not_stop_the_majority() {
     cluster.wait_serving(old).await;
     workload.check_history().await;
     assert_eq!(cluster.assert_identical_data().await["word"], "after");
+    drop(cluster);
+}
+
+/// The isolated member does not know that the other one was added.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_is_removed_through_itself_while_another_one_is_isolated() {
+    let Some(network) = TestNetwork::new(4, 4) else {
+        println!("skipped: a_member_is_removed: creating network namespaces is not permitted");
+        return;
+    };
+    let directory = test_directory("stale-membership");
+    let mut cluster = start(&directory, &network).await;
+    let leader = cluster.leader().await;
+    let isolated = cluster.others(leader)[0];
+    network.isolate(isolated);
+    let added = cluster.servers[3].clone();
+    let (pair, leader_url) = (added.pair(), cluster.servers[leader].client_url.clone());
+    run(&["member", "add", &pair, "--endpoints", &leader_url]);
+    cluster.join(3, &[0, 1, 2, 3]).await;
+
+    let stale = cluster.servers[isolated].client_url.clone();
+    let (code, error) = run_failing(&["member", "remove", &added.name, "--endpoints", &stale]);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(!error.contains("not found"), "{error}");
+    let endpoints = [added.client_url.clone(), stale, leader_url].join(",");
+    run(&["member", "remove", &added.name, "--endpoints", &endpoints]);
+    let (code, log) = cluster.wait_exit(3);
+    assert_eq!(code, Some(3), "{log}");
+    network.reconnect(isolated);
+    cluster.wait_serving(isolated).await;
     drop(cluster);
 }
 

@@ -9,7 +9,7 @@ use crate::cluster::{FaultCluster, test_directory};
 use crate::support::messages::{COPIED, LOST_LOG, PEER_LOST_LOG};
 use crate::support::run;
 
-fn copy(from: &Path, to: &Path) {
+pub(crate) fn copy(from: &Path, to: &Path) {
     fs::create_dir(to).unwrap();
     fs::set_permissions(to, fs::metadata(from).unwrap().permissions()).unwrap();
     for entry in fs::read_dir(from).unwrap() {
@@ -25,7 +25,7 @@ fn copy(from: &Path, to: &Path) {
 
 /// Replaces the files as a snapshot of the whole volume would: the file that knows its place
 /// is the same file as before.
-fn roll_back(directory: &Path, to: &Path) {
+pub(crate) fn roll_back(directory: &Path, to: &Path) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.is_file() && path.file_name().unwrap() != "place" {

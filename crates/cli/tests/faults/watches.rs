@@ -22,17 +22,17 @@ async fn watchers_receive_every_event_once_and_in_order_when_the_leader_is_kille
     let others = cluster.others(leader);
     let leader_events = EventLog::default();
     let follower_events = EventLog::default();
-    let mut stream = watch(cluster.client(leader), 1).await.unwrap();
+    let mut stream = watch_all(cluster.client(leader), 1).await.unwrap();
     let moved = tokio::spawn({
         let (log, next) = (leader_events.clone(), cluster.client(others[1]).clone());
         async move {
             let ended = follow(&mut stream, &log).await;
             // At another member, from the revision after the last received one.
-            let mut stream = watch(&next, log.next_revision()).await.unwrap();
+            let mut stream = watch_all(&next, log.next_revision().unwrap_or(1)).await.unwrap();
             (ended, follow(&mut stream, &log).await)
         }
     });
-    let mut stream = watch(cluster.client(others[0]), 1).await.unwrap();
+    let mut stream = watch_all(cluster.client(others[0]), 1).await.unwrap();
     let stayed = tokio::spawn({
         let log = follower_events.clone();
         async move { follow(&mut stream, &log).await }
@@ -47,13 +47,13 @@ async fn watchers_receive_every_event_once_and_in_order_when_the_leader_is_kille
     let revision = retry_until_ok("a revision", async || follower.revision().await).await;
 
     let all = EventLog::default();
-    let mut stream = watch(cluster.client(others[0]), 1).await.unwrap();
+    let mut stream = watch_all(cluster.client(others[0]), 1).await.unwrap();
     let history = tokio::spawn({
         let log = all.clone();
         async move { follow(&mut stream, &log).await }
     });
     for log in [&all, &leader_events, &follower_events] {
-        let complete = async || (log.next_revision() > revision).then_some(());
+        let complete = async || (log.next_revision() > Some(revision)).then_some(());
         wait_for("a watcher has received all events", complete).await;
     }
     assert!(!stayed.is_finished(), "the watch at the follower ended");
@@ -74,22 +74,35 @@ async fn watchers_receive_every_event_once_and_in_order_when_the_leader_is_kille
 
 /// Received events: revision, key, value.
 #[derive(Clone, Default)]
-struct EventLog(Arc<Mutex<Vec<(i64, String, String)>>>);
+pub(crate) struct EventLog(Arc<Mutex<Vec<(i64, String, String)>>>);
 
 impl EventLog {
-    fn events(&self) -> Vec<(i64, String, String)> {
+    pub(crate) fn events(&self) -> Vec<(i64, String, String)> {
         self.0.lock().unwrap().clone()
     }
 
-    fn next_revision(&self) -> i64 {
-        self.0.lock().unwrap().last().map_or(1, |event| event.0 + 1)
+    /// The revision from which a watch resumes; None before the first event.
+    pub(crate) fn next_revision(&self) -> Option<i64> {
+        self.0.lock().unwrap().last().map(|event| event.0 + 1)
     }
 }
 
-async fn watch(client: &FaultClient, revision: i64) -> Result<Streaming<WatchResponse>, Status> {
+async fn watch_all(
+    client: &FaultClient,
+    revision: i64,
+) -> Result<Streaming<WatchResponse>, Status> {
+    watch(client, (vec![0], vec![0]), revision).await
+}
+
+/// Watches the keys from the first one up to, but not including, the second one.
+pub(crate) async fn watch(
+    client: &FaultClient,
+    (from, to): (Vec<u8>, Vec<u8>),
+    revision: i64,
+) -> Result<Streaming<WatchResponse>, Status> {
     let create = WatchCreateRequest {
-        key: vec![0].into(),
-        range_end: vec![0].into(),
+        key: from.into(),
+        range_end: to.into(),
         start_revision: revision,
         ..Default::default()
     };
@@ -100,7 +113,10 @@ async fn watch(client: &FaultClient, revision: i64) -> Result<Streaming<WatchRes
 }
 
 /// Records events until the stream ends. Returns the error, if any.
-async fn follow(stream: &mut Streaming<WatchResponse>, log: &EventLog) -> Option<Status> {
+pub(crate) async fn follow(
+    stream: &mut Streaming<WatchResponse>,
+    log: &EventLog,
+) -> Option<Status> {
     loop {
         match stream.message().await {
             Ok(Some(response)) => {

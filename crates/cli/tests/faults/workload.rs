@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quorate_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
@@ -29,11 +29,33 @@ pub(crate) struct Workload {
 }
 
 struct WorkloadState {
+    /// Begins all its keys.
+    prefix: String,
+    pause: Duration,
     clients: Mutex<Vec<FaultClient>>,
     clock: AtomicU64,
     stop: AtomicBool,
     done: AtomicU64,
     operations: Mutex<Vec<RecordedOperation>>,
+    replies: Mutex<ReplyTimes>,
+}
+
+struct ReplyTimes {
+    last: Instant,
+    longest_gap: Duration,
+}
+
+/// A checked history.
+pub(crate) struct CheckedHistory {
+    pub(crate) operations: u64,
+    /// Operations whose result the client does not know.
+    pub(crate) unknown: u64,
+    /// Whether the check found an answer within its limit of steps.
+    pub(crate) decided: bool,
+    /// The longest time without any reply.
+    pub(crate) longest_gap: Duration,
+    /// Acknowledged changes: their revision, key, and value if it was not deleted.
+    pub(crate) changes: Vec<(i64, Bytes, Option<Bytes>)>,
 }
 
 #[derive(Clone)]
@@ -41,11 +63,27 @@ struct RecordedOperation {
     operation: ClientOperation,
     /// The revision in the header of the reply.
     revision: Option<i64>,
+    /// Whether the reply says that it changed its key.
+    changed: bool,
 }
 
 impl Workload {
     pub(crate) fn start(count: u64, service_clients: Vec<FaultClient>) -> Self {
+        Self::start_on("key ", Duration::from_millis(1), count, service_clients)
+    }
+
+    /// Each of `count` clients waits for `pause` between two operations on keys with this prefix,
+    /// which must be absent.
+    pub(crate) fn start_on(
+        prefix: &str,
+        pause: Duration,
+        count: u64,
+        service_clients: Vec<FaultClient>,
+    ) -> Self {
         let state = Arc::new(WorkloadState {
+            prefix: prefix.to_string(),
+            pause,
+            replies: Mutex::new(ReplyTimes { last: Instant::now(), longest_gap: Duration::ZERO }),
             clients: Mutex::new(service_clients),
             clock: AtomicU64::new(0),
             stop: AtomicBool::new(false),
@@ -69,25 +107,55 @@ impl Workload {
 
     /// Stops all clients and checks that the history is linearizable.
     pub(crate) async fn check_history(self) {
+        let checked = self.judge_history().await;
+        assert!(checked.decided, "the check takes too long");
+    }
+
+    /// Stops all clients and checks that no operation contradicts the others.
+    pub(crate) async fn judge_history(self) -> CheckedHistory {
         self.state.stop.store(true, Ordering::Relaxed);
         for task in self.tasks {
             task.await.unwrap();
         }
         let recorded = std::mem::take(&mut *self.state.operations.lock().unwrap());
         assert_revisions_rise(&recorded);
+        let changes = recorded.iter().filter_map(RecordedOperation::change).collect();
+        let unknown = recorded.iter().filter(|one| one.operation.returned.is_none()).count() as u64;
         let operations = recorded.into_iter().map(|one| one.operation).collect();
         let mut history = History { operations };
-        assert_linearizable(&history);
-        history.operations.push(stale_read(&history));
-        assert!(!is_linearizable(&history), "a stale read passed the check");
+        let decided = match check(&history, STEPS_MAX).verdict {
+            Verdict::Linearizable => true,
+            Verdict::Undecided(_) => false,
+            Verdict::Violation(violation) => panic!("{violation}"),
+        };
+        let operations = history.operations.len() as u64;
+        if let Some(stale) = stale_read(&history) {
+            history.operations.push(stale);
+            assert!(!is_linearizable(&history), "a stale read passed the check");
+        }
+        let longest_gap = self.state.replies.lock().unwrap().longest_gap;
+        CheckedHistory { operations, unknown, decided, longest_gap, changes }
     }
 }
 
-fn assert_linearizable(history: &History) {
-    match check(history, STEPS_MAX).verdict {
-        Verdict::Linearizable => {}
-        Verdict::Violation(violation) => panic!("{violation}"),
-        Verdict::Undecided(keys) => panic!("the check takes too long: {keys:?}"),
+impl ReplyTimes {
+    fn note(&mut self) {
+        self.longest_gap = self.longest_gap.max(self.last.elapsed());
+        self.last = Instant::now();
+    }
+}
+
+impl RecordedOperation {
+    fn change(&self) -> Option<(i64, Bytes, Option<Bytes>)> {
+        let revision = self.revision.filter(|_| self.changed)?;
+        let (key, value) = match &self.operation.call {
+            Call::Put(key, value) | Call::CompareAndSet { key, new: value, .. } => {
+                (key, Some(value))
+            }
+            Call::Delete(key) => (key, None),
+            Call::Get(_) | Call::GetSeveral(_) => return None,
+        };
+        Some((revision, key.clone(), value.cloned()))
     }
 }
 
@@ -98,7 +166,7 @@ fn is_linearizable(history: &History) -> bool {
 /// Across all keys: an operation that starts after a reply has no older revision than that.
 fn assert_revisions_rise(recorded: &[RecordedOperation]) {
     let mut replies: Vec<(u64, i64)> = Vec::new();
-    for RecordedOperation { operation, revision } in recorded {
+    for RecordedOperation { operation, revision, .. } in recorded {
         replies.extend(operation.returned.zip(*revision));
     }
     replies.sort_unstable();
@@ -110,7 +178,7 @@ fn assert_revisions_rise(recorded: &[RecordedOperation]) {
             (time, newest)
         })
         .collect();
-    for RecordedOperation { operation, revision } in recorded {
+    for RecordedOperation { operation, revision, .. } in recorded {
         let before = newest_by.partition_point(|(time, _)| *time < operation.called);
         let Some((_, known)) = before.checked_sub(1).map(|last| newest_by[last]) else { continue };
         let Some(revision) = *revision else { continue };
@@ -121,8 +189,8 @@ fn assert_revisions_rise(recorded: &[RecordedOperation]) {
     }
 }
 
-/// A read after all operations that returns an overwritten value.
-fn stale_read(history: &History) -> ClientOperation {
+/// A read after all operations that returns an overwritten value, if there is one.
+fn stale_read(history: &History) -> Option<ClientOperation> {
     let acknowledged: Vec<&ClientOperation> = history
         .operations
         .iter()
@@ -137,15 +205,14 @@ fn stale_read(history: &History) -> ClientOperation {
         };
         acknowledged.iter().find(again).map(|_| (key.clone(), value.clone()))
     });
-    let (key, value) = overwritten.unwrap();
-    ClientOperation {
+    overwritten.map(|(key, value)| ClientOperation {
         client: u64::MAX,
         called: u64::MAX - 2,
         returned: Some(u64::MAX - 1),
         call: Call::Get(key),
         seen: Seen::Value(Some(value)),
         applied: None,
-    }
+    })
 }
 
 async fn run(client: u64, state: Arc<WorkloadState>) {
@@ -156,7 +223,7 @@ async fn run(client: u64, state: Arc<WorkloadState>) {
         if state.stop.load(Ordering::Relaxed) {
             return;
         }
-        let call = next_call(client, number, &known);
+        let call = next_call(&state.prefix, client, number, &known);
         let service = {
             let clients = state.clients.lock().unwrap();
             clients[member % clients.len()].clone()
@@ -169,12 +236,17 @@ async fn run(client: u64, state: Arc<WorkloadState>) {
         if let Ok((key, Seen::Value(value))) = reply {
             known.insert(key, value);
         }
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        tokio::time::sleep(state.pause).await;
     }
 }
 
-fn next_call(client: u64, number: u64, known: &BTreeMap<Bytes, Option<Bytes>>) -> Call {
-    let key = Bytes::from(format!("key {}", (client + number / CALLS_ON_A_KEY) % KEYS));
+fn next_call(
+    prefix: &str,
+    client: u64,
+    number: u64,
+    known: &BTreeMap<Bytes, Option<Bytes>>,
+) -> Call {
+    let key = Bytes::from(format!("{prefix}{}", (client + number / CALLS_ON_A_KEY) % KEYS));
     let new = Bytes::from(format!("{client}.{number}"));
     match number % CALLS_ON_A_KEY {
         0 | 5 => Call::Put(key, new),
@@ -201,6 +273,7 @@ async fn record(
     let (seen, returned, revision, changed) = match reply {
         Ok(reply) => {
             state.done.fetch_add(1, Ordering::Relaxed);
+            state.replies.lock().unwrap().note();
             (reply.seen, Some(returned), Some(reply.revision), reply.changed)
         }
         Err(status) if was_refused(&status) => (Seen::Refused, Some(returned), None, false),
@@ -210,7 +283,7 @@ async fn record(
     let applied = revision.map(|revision| revision as u64 * 2 + u64::from(!changed));
     let result = revision.map(|_| (key, seen.clone())).ok_or(());
     let operation = ClientOperation { client, called, returned, call, seen, applied };
-    state.operations.lock().unwrap().push(RecordedOperation { operation, revision });
+    state.operations.lock().unwrap().push(RecordedOperation { operation, revision, changed });
     result
 }
 

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod auth;
+mod concurrency;
 mod keys;
 mod leases;
 mod members;

@@ -1,11 +1,10 @@
-//! Maintenance: status, hashes, snapshots, alarms, leadership; and calls that are not
-//! implemented.
+//! Maintenance: status, hashes, snapshots, alarms, leadership.
 
 use etcd_client::{AlarmAction, AlarmType, Client, PutOptions};
 use sha2::{Digest, Sha256};
 use tonic::Code;
 
-use crate::{assert_refused, status, with_cluster};
+use crate::{assert_refused, with_cluster};
 
 #[test]
 fn maintenance_calls_work() {
@@ -35,7 +34,6 @@ fn maintenance_calls_work() {
         snapshot(&mut client).await;
         alarms(&mut client).await;
         move_leader(&endpoints).await;
-        unimplemented_calls(&mut client).await;
     });
 }
 
@@ -90,20 +88,4 @@ async fn move_leader(endpoints: &[String]) {
     assert_refused(clients[leader].move_leader(77).await, Code::FailedPrecondition, unknown);
     clients[leader].move_leader(successor).await.unwrap();
     assert_eq!(clients[leader].status().await.unwrap().leader(), successor);
-}
-
-/// Calls that are not implemented yet say so.
-async fn unimplemented_calls(client: &mut Client) {
-    let errors = [
-        client.user_list().await.err(),
-        client.auth_enable().await.err(),
-        client.lock("l", None).await.err(),
-        client.leader("e").await.err(),
-    ];
-    let words = ["authentication", "authentication", "lock", "election"];
-    for (error, word) in errors.into_iter().zip(words) {
-        let status = status(error.unwrap());
-        assert_eq!(status.code(), Code::Unimplemented);
-        assert!(status.message().contains(word), "{}", status.message());
-    }
 }

@@ -21,6 +21,9 @@ pub(crate) fn quorate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quorate"));
     // The variables of the caller's shell name other clusters.
     command.env_remove("QUORATE_ENDPOINTS").env_remove("ETCDCTL_ENDPOINTS");
+    for name in ["QUORATE_USER", "ETCDCTL_USER", "QUORATE_PASSWORD", "ETCDCTL_PASSWORD"] {
+        command.env_remove(name);
+    }
     command
 }
 
@@ -47,6 +50,7 @@ pub(crate) fn output_text(output: &Output) -> String {
 /// An empty directory of one test, removed when dropped.
 pub(crate) struct TestDirectory {
     pub(crate) path: PathBuf,
+    kept: bool,
 }
 
 impl TestDirectory {
@@ -54,7 +58,13 @@ impl TestDirectory {
         let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
-        Self { path }
+        Self { path, kept: false }
+    }
+
+    /// A directory for several runs, which is neither emptied nor removed.
+    pub(crate) fn keep(path: &Path) -> Self {
+        fs::create_dir_all(path).unwrap();
+        Self { path: fs::canonicalize(path).unwrap(), kept: true }
     }
 
     /// The path of a file in it, as an argument of a command.
@@ -65,7 +75,9 @@ impl TestDirectory {
 
 impl Drop for TestDirectory {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.path);
+        if !self.kept {
+            let _ = fs::remove_dir_all(&self.path);
+        }
     }
 }
 

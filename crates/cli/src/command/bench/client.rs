@@ -8,10 +8,10 @@ use bytes::Bytes;
 use quorate_proto::etcdserverpb as etcd;
 use quorate_proto::etcdserverpb::kv_client::KvClient;
 use tokio::task::JoinSet;
-use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use crate::arguments::{BenchArguments, BenchOperation};
+use crate::client::ClientChannel;
 use crate::error::{CliError, status_text};
 use crate::gaps::Gaps;
 use crate::histogram::LatencyHistogram;
@@ -69,7 +69,7 @@ impl BenchResult {
     }
 }
 
-pub(crate) async fn run(number: u32, channel: Channel, run: Arc<BenchRun>) -> BenchResult {
+pub(crate) async fn run(number: u32, channel: ClientChannel, run: Arc<BenchRun>) -> BenchResult {
     let mut kv = KvClient::new(channel);
     let mut result = BenchResult::new();
     let mut keys = KeySequence::new(number);
@@ -102,7 +102,7 @@ pub(crate) async fn run(number: u32, channel: Channel, run: Arc<BenchRun>) -> Be
 }
 
 async fn send(
-    kv: &mut KvClient<Channel>,
+    kv: &mut KvClient<ClientChannel>,
     arguments: &BenchArguments,
     key: Bytes,
     value: Bytes,
@@ -145,7 +145,7 @@ fn create_or_update(key: Bytes, value: Bytes) -> etcd::TxnRequest {
 
 /// Writes every key once, so that reads find a value.
 pub(crate) async fn fill(
-    channels: &[Channel],
+    channels: &[ClientChannel],
     arguments: &Arc<BenchArguments>,
 ) -> Result<(), CliError> {
     let clients = u64::from(arguments.clients);

@@ -13,12 +13,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
-use tonic::transport::Channel;
 
 use self::client::{BenchResult, BenchRun};
 use self::report::BenchReport;
 use crate::arguments::{BenchArguments, BenchOperation, WriteOut};
-use crate::client::{connect_to, endpoints, open};
+use crate::client::{ClientChannel, connect_to, endpoints, open_as};
 use crate::cpu_time::cpu_time;
 use crate::error::CliError;
 use crate::gaps::Gaps;
@@ -68,7 +67,7 @@ pub(crate) async fn run(arguments: BenchArguments) -> Result<(), CliError> {
 }
 
 /// Connections spread evenly over the endpoints that answer.
-async fn connect(arguments: &BenchArguments) -> Result<Vec<Channel>, CliError> {
+async fn connect(arguments: &BenchArguments) -> Result<Vec<ClientChannel>, CliError> {
     let addresses = endpoints(&arguments.client.endpoints, |name| std::env::var(name).ok());
     let client = &arguments.client;
     let mut live = Vec::new();
@@ -86,15 +85,16 @@ async fn connect(arguments: &BenchArguments) -> Result<Vec<Channel>, CliError> {
         return Err(last_error);
     }
     let count = (arguments.connections.min(arguments.clients) as usize).max(live.len());
-    let mut channels: Vec<Channel> = live.iter().map(|(_, channel)| channel.clone()).collect();
+    let mut channels: Vec<ClientChannel> =
+        live.iter().map(|(_, channel)| channel.clone()).collect();
     while channels.len() < count {
         let (address, _) = &live[channels.len() % live.len()];
-        channels.push(open(address, client.dial_timeout, client.command_timeout).await?.channel);
+        channels.push(open_as(address, client).await?.channel);
     }
     Ok(channels)
 }
 
-async fn all_clients(channels: &[Channel], run: &Arc<BenchRun>) -> BenchResult {
+async fn all_clients(channels: &[ClientChannel], run: &Arc<BenchRun>) -> BenchResult {
     let mut clients = JoinSet::new();
     for (number, channel) in (0..run.arguments.clients).zip(channels.iter().cycle()) {
         clients.spawn(client::run(number, channel.clone(), run.clone()));

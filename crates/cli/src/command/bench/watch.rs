@@ -10,10 +10,10 @@ use quorate_proto::etcdserverpb::watch_client::WatchClient;
 use quorate_proto::etcdserverpb::watch_request::RequestUnion;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
-use tonic::transport::Channel;
 
 use super::all_clients;
 use super::client::{BenchResult, BenchRun, PREFIX};
+use crate::client::ClientChannel;
 use crate::error::{CliError, status_text};
 
 /// Events may still be in flight when the last write is acknowledged.
@@ -28,7 +28,7 @@ struct WritesDone {
 
 /// Measures the time from the start of a write to the arrival of its event.
 pub(crate) async fn run(
-    channels: &[Channel],
+    channels: &[ClientChannel],
     run: &Arc<BenchRun>,
 ) -> Result<BenchResult, CliError> {
     let watchers = run.arguments.watchers;
@@ -56,7 +56,7 @@ pub(crate) async fn run(
 }
 
 async fn watch(
-    channel: Channel,
+    channel: ClientChannel,
     run: Arc<BenchRun>,
     written: Arc<WritesDone>,
     ready: Arc<Barrier>,

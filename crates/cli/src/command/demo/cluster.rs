@@ -9,8 +9,11 @@ use std::time::{Duration, Instant};
 
 use tokio::process::{Child, Command};
 
+use super::certificates::DemoCertificates;
 use super::directory::DemoDirectory;
+use crate::arguments::DemoArguments;
 use crate::client::{self, Connection};
+use crate::client_tls::ClientTls;
 use crate::error::CliError;
 
 /// Three initial members and the one that joins later.
@@ -26,6 +29,8 @@ pub(super) struct DemoCluster {
     directory: PathBuf,
     /// Another etcd-compatible server to run instead of this program.
     program: Option<PathBuf>,
+    /// None without TLS.
+    certificates: Option<DemoCertificates>,
     ports: Vec<MemberPorts>,
     children: Vec<Option<Child>>,
 }
@@ -39,11 +44,16 @@ struct MemberPorts {
 impl DemoCluster {
     pub(super) fn new(
         directory: &DemoDirectory,
-        program: Option<PathBuf>,
+        arguments: &DemoArguments,
     ) -> Result<Self, CliError> {
+        let certificates = match arguments.tls {
+            true => Some(DemoCertificates::create(directory.path(), MEMBERS)?),
+            false => None,
+        };
         Ok(Self {
             directory: directory.path().to_path_buf(),
-            program,
+            program: arguments.program.clone(),
+            certificates,
             ports: free_ports()?,
             children: (0..MEMBERS).map(|_| None).collect(),
         })
@@ -66,11 +76,25 @@ impl DemoCluster {
     }
 
     pub(super) fn peer_url(&self, number: usize) -> String {
-        format!("http://127.0.0.1:{}", self.ports[number - 1].peer)
+        format!("{}://127.0.0.1:{}", self.scheme(), self.ports[number - 1].peer)
     }
 
     fn client_url(&self, number: usize) -> String {
-        format!("http://127.0.0.1:{}", self.ports[number - 1].client)
+        format!("{}://127.0.0.1:{}", self.scheme(), self.ports[number - 1].client)
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.certificates.is_some() { "https" } else { "http" }
+    }
+
+    /// How clients connect.
+    pub(super) fn client_tls(&self) -> ClientTls {
+        self.certificates.as_ref().map(DemoCertificates::client_tls).unwrap_or_default()
+    }
+
+    /// The files that clients need: the authority, a certificate and its key.
+    pub(super) fn client_files(&self) -> Option<[PathBuf; 3]> {
+        self.certificates.as_ref().map(DemoCertificates::client_files)
     }
 
     pub(super) fn endpoints(&self, numbers: &[usize]) -> Vec<String> {
@@ -83,7 +107,8 @@ impl DemoCluster {
     }
 
     pub(super) async fn connect(&self, number: usize) -> Result<Connection, CliError> {
-        client::open(&self.client_url(number), DIAL_TIMEOUT, REQUEST_TIMEOUT).await
+        let (url, tls) = (self.client_url(number), self.client_tls());
+        client::open(&url, &tls, DIAL_TIMEOUT, REQUEST_TIMEOUT).await
     }
 
     fn start(&mut self, number: usize, cluster: &str, state: &str) -> Result<(), CliError> {
@@ -127,7 +152,9 @@ impl DemoCluster {
             ("--initial-cluster-state", state.into()),
             ("--initial-cluster-token", token.into()),
         ];
-        pairs.into_iter().flat_map(|(flag, value)| [OsString::from(flag), value]).collect()
+        let pairs = pairs.into_iter().flat_map(|(flag, value)| [OsString::from(flag), value]);
+        let tls = self.certificates.iter().flat_map(|certificates| certificates.flags(number));
+        pairs.chain(tls).collect()
     }
 
     /// Waits until each of these members answers and knows the leader.

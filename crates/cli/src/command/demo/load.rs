@@ -9,10 +9,10 @@ use quorate_proto::etcdserverpb as etcd;
 use quorate_proto::etcdserverpb::kv_client::KvClient;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use crate::client;
+use crate::client::{self, ClientChannel};
+use crate::client_tls::ClientTls;
 use crate::error::{CliError, status_text};
 use crate::gaps::Gaps;
 use crate::histogram::LatencyHistogram;
@@ -27,6 +27,7 @@ const KEYS_PER_CLIENT: u64 = 100;
 pub(super) struct DemoLoad {
     stats: Arc<LoadStats>,
     endpoints: watch::Sender<Vec<String>>,
+    tls: ClientTls,
     clients: Mutex<JoinSet<LastWrites>>,
 }
 
@@ -62,7 +63,7 @@ impl LoadSummary {
 }
 
 impl DemoLoad {
-    pub(super) fn start(endpoints: Vec<String>, clients: u32) -> Self {
+    pub(super) fn start(endpoints: Vec<String>, tls: ClientTls, clients: u32) -> Self {
         let results = LoadResults {
             times: LatencyHistogram::new(),
             recent: LatencyHistogram::new(),
@@ -73,15 +74,20 @@ impl DemoLoad {
         let (sender, receiver) = watch::channel(endpoints);
         let mut tasks = JoinSet::new();
         for number in 0..clients {
-            tasks.spawn(LoadClient::new(number, receiver.clone(), stats.clone()).run());
+            tasks
+                .spawn(LoadClient::new(number, receiver.clone(), stats.clone(), tls.clone()).run());
         }
-        Self { stats, endpoints: sender, clients: Mutex::new(tasks) }
+        Self { stats, endpoints: sender, tls, clients: Mutex::new(tasks) }
     }
 
     /// Makes the clients use these endpoints. Returns when requests to others have ended.
     pub(super) async fn switch_to(&self, endpoints: Vec<String>) {
         self.endpoints.send_replace(endpoints);
         tokio::time::sleep(WRITE_INTERVAL * 10).await;
+    }
+
+    pub(super) fn tls(&self) -> &ClientTls {
+        &self.tls
     }
 
     /// The durations since the last call, and the number of all failures.
@@ -103,7 +109,7 @@ impl DemoLoad {
         while let Some(writes) = clients.join_next().await {
             acknowledged.extend(writes.unwrap_or_default());
         }
-        let stored = read_all(&endpoints).await?;
+        let stored = read_all(&endpoints, &self.tls).await?;
         let is_lost =
             |(key, number): &(&String, &u64)| stored.get(*key).is_none_or(|found| found < number);
         let lost = acknowledged.iter().filter(is_lost).count() as u64;
@@ -136,14 +142,20 @@ struct LoadClient {
     number: u32,
     endpoints: watch::Receiver<Vec<String>>,
     stats: Arc<LoadStats>,
+    tls: ClientTls,
     /// How many times it changed to the next endpoint.
     endpoint_changes: usize,
-    connection: Option<(String, KvClient<Channel>)>,
+    connection: Option<(String, KvClient<ClientChannel>)>,
 }
 
 impl LoadClient {
-    fn new(number: u32, endpoints: watch::Receiver<Vec<String>>, stats: Arc<LoadStats>) -> Self {
-        Self { number, endpoints, stats, endpoint_changes: 0, connection: None }
+    fn new(
+        number: u32,
+        endpoints: watch::Receiver<Vec<String>>,
+        stats: Arc<LoadStats>,
+        tls: ClientTls,
+    ) -> Self {
+        Self { number, endpoints, stats, tls, endpoint_changes: 0, connection: None }
     }
 
     /// Writes until there are no endpoints.
@@ -170,7 +182,7 @@ impl LoadClient {
     }
 
     /// The present connection if its endpoint is still in use, else the next reachable one.
-    async fn connect(&mut self) -> Option<KvClient<Channel>> {
+    async fn connect(&mut self) -> Option<KvClient<ClientChannel>> {
         loop {
             let endpoints = self.endpoints.borrow_and_update().clone();
             if endpoints.is_empty() {
@@ -182,7 +194,7 @@ impl LoadClient {
                 return Some(kv.clone());
             }
             let url = &endpoints[(self.number as usize + self.endpoint_changes) % endpoints.len()];
-            match client::open(url, DIAL_TIMEOUT, REQUEST_TIMEOUT).await {
+            match client::open(url, &self.tls, DIAL_TIMEOUT, REQUEST_TIMEOUT).await {
                 Ok(connection) => {
                     self.connection = Some((url.clone(), KvClient::new(connection.channel)));
                 }
@@ -201,7 +213,7 @@ impl LoadClient {
     }
 }
 
-async fn put(kv: &mut KvClient<Channel>, key: &str, number: u64) -> Result<(), Status> {
+async fn put(kv: &mut KvClient<ClientChannel>, key: &str, number: u64) -> Result<(), Status> {
     let request = etcd::PutRequest {
         key: Bytes::from(key.to_string()),
         value: Bytes::from(number.to_string()),
@@ -213,10 +225,10 @@ async fn put(kv: &mut KvClient<Channel>, key: &str, number: u64) -> Result<(), S
     reply.map(|_| ())
 }
 
-async fn read_all(endpoints: &[String]) -> Result<LastWrites, CliError> {
+async fn read_all(endpoints: &[String], tls: &ClientTls) -> Result<LastWrites, CliError> {
     let first =
         endpoints.first().ok_or_else(|| CliError::failed("there is no member to read from"))?;
-    let connection = client::open(first, DIAL_TIMEOUT, REQUEST_TIMEOUT).await?;
+    let connection = client::open(first, tls, DIAL_TIMEOUT, REQUEST_TIMEOUT).await?;
     let request = etcd::RangeRequest {
         key: Bytes::from_static(b"demo/"),
         range_end: Bytes::from_static(b"demo0"),

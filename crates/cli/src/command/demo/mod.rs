@@ -3,6 +3,7 @@
 //!
 //! Owns the cleanup: no process and no temporary directory is left behind, however it ends.
 
+mod certificates;
 mod cluster;
 mod directory;
 mod load;
@@ -39,7 +40,7 @@ async fn run_in(
     arguments: &DemoArguments,
     interrupted: impl Future<Output = ()>,
 ) -> Result<(), CliError> {
-    let mut cluster = DemoCluster::new(directory, arguments.program.clone())?;
+    let mut cluster = DemoCluster::new(directory, arguments)?;
     let result = tokio::select! {
         result = replace_under_load(&mut cluster, arguments) => result,
         () = interrupted => {
@@ -83,7 +84,8 @@ async fn replace_under_load(
     }
     line(&format!("starting three members in {}", cluster.directory().display()));
     cluster.wait_ready(&[1, 2, 3]).await?;
-    let load = Arc::new(DemoLoad::start(cluster.endpoints(&[1, 2, 3]), arguments.clients));
+    let (endpoints, tls) = (cluster.endpoints(&[1, 2, 3]), cluster.client_tls());
+    let load = Arc::new(DemoLoad::start(endpoints, tls, arguments.clients));
     let view = LiveView::start(load.clone(), cluster.addresses(&[1, 2, 3, 4]));
     let quarter = Duration::from_millis(arguments.seconds * 250);
     let clients = counted(u64::from(arguments.clients), "client writes", "clients write");
@@ -139,6 +141,10 @@ fn print_next_steps(cluster: &DemoCluster, members: &[usize]) {
     line("");
     line("the cluster runs until you press Ctrl-C; try:");
     line(&format!("  export ETCDCTL_API=3 ETCDCTL_ENDPOINTS={endpoints}"));
+    if let Some([cacert, cert, key]) = cluster.client_files() {
+        let [cacert, cert, key] = [cacert.display(), cert.display(), key.display()];
+        line(&format!("  export ETCDCTL_CACERT={cacert} ETCDCTL_CERT={cert} ETCDCTL_KEY={key}"));
+    }
     line("  etcdctl put hello world");
     line("  etcdctl get hello");
     line("  etcdctl member list -w table");

@@ -10,6 +10,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::load::DemoLoad;
 use crate::client;
+use crate::client_tls::ClientTls;
 use crate::command::bench::millis;
 use crate::print;
 use crate::progress_bar::progress_bar;
@@ -73,7 +74,7 @@ async fn draw(screen: Arc<Screen>, load: Arc<DemoLoad>, addresses: Vec<(String, 
     let mut previous = Instant::now();
     loop {
         tokio::time::sleep(interval).await;
-        let members = query_all(&addresses).await;
+        let members = query_all(&addresses, load.tls()).await;
         let (recent, failed) = load.take_recent();
         // The interval includes the time of the queries.
         let since = std::mem::replace(&mut previous, Instant::now()).elapsed();
@@ -92,18 +93,19 @@ async fn draw(screen: Arc<Screen>, load: Arc<DemoLoad>, addresses: Vec<(String, 
 
 /// All at the same time: with one query after the other, the last member would look the most
 /// advanced.
-async fn query_all(addresses: &[(String, String)]) -> Vec<DisplayedMember> {
+async fn query_all(addresses: &[(String, String)], tls: &ClientTls) -> Vec<DisplayedMember> {
     let mut queries = JoinSet::new();
     for (name, address) in addresses.iter().cloned() {
-        queries.spawn(async move { DisplayedMember { name, status: query(&address).await } });
+        let tls = tls.clone();
+        queries.spawn(async move { DisplayedMember { name, status: query(&address, &tls).await } });
     }
     let mut members = queries.join_all().await;
     members.sort_by(|one, other| one.name.cmp(&other.name));
     members
 }
 
-async fn query(address: &str) -> Option<etcd::StatusResponse> {
-    let connection = client::open(address, REQUEST_TIMEOUT, REQUEST_TIMEOUT).await.ok()?;
+async fn query(address: &str, tls: &ClientTls) -> Option<etcd::StatusResponse> {
+    let connection = client::open(address, tls, REQUEST_TIMEOUT, REQUEST_TIMEOUT).await.ok()?;
     connection.status().await.ok()
 }
 

@@ -100,10 +100,10 @@ fn not_http2() -> Vec<ByteCase> {
             Text("HTTP/1.1 415"),
         ),
         (
-            "the JSON gateway, which is not implemented",
+            "a put without a key through the JSON gateway",
             b"POST /v3/kv/put HTTP/1.1\r\nHost: m\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
                 .to_vec(),
-            Text("HTTP/1.1 501"),
+            Text("HTTP/1.1 400"),
         ),
     ]
 }

@@ -79,7 +79,7 @@ async fn headers_without_requests(server: &HostileTarget) {
     }
     server.serves_others("headers without requests").await;
     drop(connections);
-    server.assert_unharmed("headers without requests", before, 256 << 10).await;
+    server.assert_unharmed("headers without requests", before, 128 << 10).await;
 }
 
 async fn short_connections(server: &HostileTarget, count: usize) {
