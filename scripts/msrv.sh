@@ -16,4 +16,4 @@ check() { # VERSION PACKAGE…
   CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/msrv" cargo "+$version" check --locked "${arguments[@]}"
 }
 check 1.88 quorate-core quorate-storage quorate quorate-proto quorate-sim
-check 1.90 quorate-kv quorate-server quorate-cli
+check 1.90 quorate-etcd-files quorate-kv quorate-server quorate-cli

@@ -6,7 +6,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-$PWD/target}
 [ $# -gt 0 ] || set -- -p quorate-cli
-# In the same directory, so that all dependencies are built once.
-cargo build --locked "$@" --features quorate-cli/next-version-for-tests --bin quorate
+# As a part of the test and in the same directory, so that all dependencies are built once, with
+# the features that the test needs.
+cargo test --locked "$@" --features quorate-cli/next-version-for-tests --test upgrade --no-run
 cp "$target/debug/quorate" "$target/debug/quorate-next"
 QUORATE_NEXT="$target/debug/quorate-next" cargo test --locked "$@" --test upgrade -- --nocapture

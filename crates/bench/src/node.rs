@@ -237,7 +237,7 @@ impl Machine for SumMachine {
     }
 
     fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
-        Ok(Box::new(std::iter::once(Bytes::copy_from_slice(&self.bytes.to_le_bytes()))))
+        Ok(Box::new(std::iter::once(Ok(Bytes::copy_from_slice(&self.bytes.to_le_bytes())))))
     }
 
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {

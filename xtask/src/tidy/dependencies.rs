@@ -7,20 +7,39 @@ use std::path::Path;
 /// Which crates of ours each crate may depend on, outside its tests. Every crate is listed.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("crates/core", &[]),
+    ("crates/etcd-files", &[]),
     ("crates/proto", &[]),
     ("crates/storage", &["quorate-core"]),
     ("crates/node", &["quorate-core", "quorate-storage"]),
     // Only the feature `machine` of kv needs `quorate`, for the trait that it implements.
     ("crates/kv", &["quorate-storage", "quorate"]),
-    ("crates/sim", &["quorate-core", "quorate-storage", "quorate"]),
+    ("crates/sim", &["quorate-core", "quorate-storage", "quorate", "quorate-kv"]),
     ("crates/bench", &["quorate", "quorate-core"]),
     (
         "crates/server",
-        &["quorate", "quorate-core", "quorate-kv", "quorate-proto", "quorate-storage"],
+        &[
+            "quorate",
+            "quorate-core",
+            "quorate-etcd-files",
+            "quorate-kv",
+            "quorate-proto",
+            "quorate-storage",
+        ],
     ),
     ("crates/cli", &["quorate-proto", "quorate-server"]),
     ("crates/node/loom", &[]),
-    ("fuzz", &["quorate", "quorate-core", "quorate-kv", "quorate-sim", "quorate-storage"]),
+    (
+        "fuzz",
+        &[
+            "quorate",
+            "quorate-core",
+            "quorate-etcd-files",
+            "quorate-kv",
+            "quorate-server",
+            "quorate-sim",
+            "quorate-storage",
+        ],
+    ),
     ("xtask", &[]),
 ];
 
