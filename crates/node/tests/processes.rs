@@ -9,7 +9,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate::storage::{FileDisk, StoreConfig};
+use quorate::testkit::ports::free_ports;
 use quorate::{
     DirectoryStorage, KvCommand, KvReply, MemberInfo, MemoryKv, Node, NodeConfig, TcpConfig,
     TcpTransport,
@@ -261,11 +262,9 @@ impl Cluster {
     }
 
     fn new(members: u64) -> Self {
-        let listeners: Vec<TcpListener> =
-            (0..members).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let addresses = listeners.iter().map(|one| one.local_addr().unwrap());
+        let ports = free_ports(usize::try_from(members).unwrap()).unwrap();
+        let addresses = ports.into_iter().map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         let addresses: BTreeMap<u64, SocketAddr> = (1..).zip(addresses).collect();
-        drop(listeners);
         let directory = tempfile::tempdir().unwrap();
         Self { directory, addresses, processes: BTreeMap::new() }
     }

@@ -54,6 +54,7 @@ pub use bootstrap::BootstrapError;
 pub use context::{ServiceContext, ServiceLimits, SharedStore};
 pub use corruption::DataMismatch;
 pub use etcd_release::EtcdRelease;
+pub use quorate::testkit::ports::free_ports;
 pub use quorate_core::membership::quorum_size;
 pub use server::{RunningServer, ServerError, run};
 pub use service::maintenance::{SNAPSHOT_FORMAT_KEY, VERSION};

@@ -8,7 +8,6 @@ pub(crate) mod proxy;
 pub(crate) mod server;
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -119,8 +118,7 @@ impl Drop for TestProcess {
 
 /// Different ports that were free a moment ago.
 pub(crate) fn free_ports(count: usize) -> Vec<u16> {
-    let held: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    held.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
+    quorate_server::free_ports(count).unwrap()
 }
 
 /// Different URLs on this machine whose ports were free a moment ago.

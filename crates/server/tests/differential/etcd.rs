@@ -1,6 +1,6 @@
 //! A single-member etcd as a process.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -75,6 +75,5 @@ impl Drop for Etcd {
 }
 
 fn free_url() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    format!("http://{}", listener.local_addr().unwrap())
+    format!("http://127.0.0.1:{}", quorate::testkit::ports::free_ports(1).unwrap()[0])
 }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -237,5 +237,5 @@ pub(crate) async fn start_all(test_members: &[&TestMember]) -> Vec<RunningServer
 
 /// A port that is free at the moment.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    quorate::testkit::ports::free_ports(1).unwrap()[0]
 }

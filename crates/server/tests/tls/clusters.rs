@@ -100,8 +100,7 @@ async fn a_running_cluster_moves_to_tls() {
     let all: Vec<&TestMember> = plain.iter().collect();
     let secured: Vec<Url> = (plain.iter())
         .map(|_| {
-            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-            let port = listener.local_addr().unwrap().port();
+            let port = quorate::testkit::ports::free_ports(1).unwrap()[0];
             Url::parse(&format!("https://127.0.0.1:{port}")).unwrap()
         })
         .collect();

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -226,14 +225,8 @@ fn own_program() -> Result<Command, CliError> {
     Ok(command)
 }
 
-/// All ports are held until all are chosen, so that none is chosen twice.
 fn free_ports() -> Result<Vec<MemberPorts>, CliError> {
-    let held: Result<Vec<TcpListener>, _> =
-        (0..MEMBERS * 2).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
-    let held = held.map_err(|error| CliError::with_cause("cannot listen on 127.0.0.1", &error))?;
-    let ports: Result<Vec<u16>, _> =
-        held.iter().map(|listener| listener.local_addr().map(|address| address.port())).collect();
-    let ports =
-        ports.map_err(|error| CliError::with_cause("cannot listen on 127.0.0.1", &error))?;
+    let ports = quorate_server::free_ports(MEMBERS * 2);
+    let ports = ports.ok_or_else(|| CliError::failed("no free ports on 127.0.0.1"))?;
     Ok(ports.chunks(2).map(|pair| MemberPorts { peer: pair[0], client: pair[1] }).collect())
 }
