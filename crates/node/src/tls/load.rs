@@ -13,7 +13,7 @@ use rustls::{Error, RootCertStore};
 
 use super::settings::TlsSettings;
 use super::subject::crl_issuer;
-use super::verify::{AllowedNames, ClientVerifier, ServerVerifier};
+use super::verify::{AllowedNames, ClientVerifier, ServerVerifier, TrustedThemselves};
 
 /// Why TLS cannot be configured like this.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -175,8 +175,10 @@ pub(super) fn server_config(
             let mut lists = lists.into_iter();
             let first = verifier(lists.next().unwrap_or_default())?;
             let others = lists.map(verifier).collect::<Result<_, _>>()?;
-            let allowed = allowed_names(settings)?;
-            builder.with_client_cert_verifier(Arc::new(ClientVerifier { first, others, allowed }))
+            let (trusted, allowed) =
+                (TrustedThemselves(files.certificates(path)?), allowed_names(settings)?);
+            let verifier = ClientVerifier { first, others, trusted, allowed };
+            builder.with_client_cert_verifier(Arc::new(verifier))
         }
     };
     let (chain, key_der) = (files.certificates(certificate)?, files.key(key)?);
@@ -238,8 +240,12 @@ pub(super) fn client_config(
         };
         lists.into_iter().map(verifier).collect::<Result<_, _>>()?
     };
-    let allowed = allowed_names(settings)?;
-    let verifier = ServerVerifier { inner, allowed, provider: Arc::clone(&provider) };
+    let trusted = match &settings.trusted_ca {
+        Some(path) if !settings.skip_verification => files.certificates(path)?,
+        _ => Vec::new(),
+    };
+    let (trusted, allowed) = (TrustedThemselves(trusted), allowed_names(settings)?);
+    let verifier = ServerVerifier { inner, trusted, allowed, provider: Arc::clone(&provider) };
     let builder = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&settings.protocol_versions())
         .map_err(unusable)?

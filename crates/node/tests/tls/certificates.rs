@@ -90,6 +90,24 @@ impl TestAuthority {
         files
     }
 
+    /// A certificate for this machine that is its own authority, as `openssl req -x509` makes it.
+    pub(crate) fn own(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> TestCertificate {
+        let files = self.issue(name);
+        let mut params = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        change(&mut params);
+        let key = KeyPair::generate().unwrap();
+        std::fs::write(&files.certificate, params.self_signed(&key).unwrap().pem()).unwrap();
+        std::fs::write(&files.key, key.serialize_pem()).unwrap();
+        files
+    }
+
     /// A file with the revocation of these certificates.
     pub(crate) fn revoke(&self, revoked: &[&TestCertificate]) -> PathBuf {
         let revoked = revoked.iter().map(|certificate| RevokedCertParams {

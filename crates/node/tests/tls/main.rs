@@ -130,6 +130,42 @@ async fn both_sides_are_verified() {
     assert_eq!(try_settings(&anonymous, &trusting).await, Ok(String::new()));
 }
 
+/// As in Go: one self-signed certificate is the authority, the server's and the client's. Its
+/// validity and its host names count.
+#[tokio::test]
+async fn an_authority_may_present_its_own_certificate() {
+    let authority = TestAuthority::new();
+    let own = authority.own("own", |_| {});
+    let trusting = |own: &TestCertificate| {
+        let mut settings = mutual(&authority, own);
+        settings.trusted_ca = Some(own.certificate.clone());
+        settings
+    };
+    let both = trusting(&own);
+    assert_eq!(try_settings(&both, &both).await, Ok("own".into()));
+
+    // Another one with the same name is not trusted.
+    let mut foreign = trusting(&authority.own("foreign", |_| {}));
+    foreign.trusted_ca = Some(own.certificate.clone());
+    assert!(try_settings(&both, &foreign).await.is_err());
+    assert!(try_settings(&foreign, &both).await.is_err());
+
+    let expired = trusting(&authority.own("expired", |params| {
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(2021, 1, 1);
+    }));
+    assert_refused(&try_settings(&expired, &expired).await, "expired");
+    let mut careless = expired.clone();
+    careless.skip_verification = true;
+    assert_refused(&try_settings(&expired, &careless).await, "CertificateExpired");
+
+    let elsewhere = trusting(&authority.own("elsewhere", |params| {
+        params.subject_alt_names =
+            vec![rcgen::SanType::DnsName("other.example".try_into().unwrap())];
+    }));
+    assert_refused(&try_settings(&elsewhere, &elsewhere).await, "not valid for name");
+}
+
 #[tokio::test]
 async fn only_allowed_names_are_accepted() {
     let authority = TestAuthority::new();
