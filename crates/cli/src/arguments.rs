@@ -350,7 +350,8 @@ pub(crate) enum SnapshotCommand {
     Save {
         /// The file to write; an existing file is replaced once the new one is complete.
         file: PathBuf,
-        /// Whose tools can read the file: `etcd` is for `etcdutl snapshot restore`.
+        /// Whose tools can read the file: `etcd` is for `etcdutl snapshot restore` of the release
+        /// that the server says it is (`--etcd-release`) and later ones.
         #[arg(long, value_enum, default_value_t = SnapshotFormat::Quorate)]
         format: SnapshotFormat,
         #[command(flatten)]
@@ -376,6 +377,12 @@ pub(crate) enum SnapshotCommand {
 pub(crate) enum SnapshotFormat {
     Quorate,
     Etcd,
+    #[value(name = "etcd-3.5")]
+    Etcd35,
+    #[value(name = "etcd-3.6")]
+    Etcd36,
+    #[value(name = "etcd-3.7")]
+    Etcd37,
 }
 
 /// The flags of `etcdutl snapshot restore`.

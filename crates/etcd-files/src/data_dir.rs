@@ -4,8 +4,11 @@ use std::fs::{self, File, TryLockError};
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
+
 use crate::database::EtcdDatabase;
 use crate::error::{DamagePlace, EtcdFileError};
+use crate::protobuf::{ProtobufField, ProtobufFields};
 use crate::wal::{WalEntry, WalReader, WalTail};
 
 /// The data directory of a stopped member.
@@ -33,6 +36,9 @@ pub struct EtcdLog {
     pub uncommitted: u64,
     /// Where the log ended within a record, if it did.
     pub torn_at: Option<DamagePlace>,
+    /// The members, each as JSON, if the directory was made by `snapshot restore` and not used
+    /// since.
+    pub restored_members: Option<Vec<Bytes>>,
 }
 
 impl EtcdDataDir {
@@ -59,7 +65,9 @@ impl EtcdDataDir {
             consistent_index = database.marks()?.consistent_index.max(tail.snapshot);
             tail = read_log(&files, consistent_index)?;
         }
-        Ok(Self { database, log: EtcdLog::new(tail, consistent_index)? })
+        let mut log = EtcdLog::new(tail, consistent_index)?;
+        log.restored_members = restored_members(&files)?;
+        Ok(Self { database, log })
     }
 }
 
@@ -83,8 +91,43 @@ impl EtcdLog {
             return missing(last + 1, "it is committed, and the log ends before it");
         }
         let uncommitted = last - committed;
-        Ok(Self { member_id, cluster_id, consistent_index, entries, uncommitted, torn_at })
+        Ok(Self {
+            member_id,
+            cluster_id,
+            consistent_index,
+            entries,
+            uncommitted,
+            torn_at,
+            restored_members: None,
+        })
     }
+}
+
+/// The members that the log names, if that is all it does. A member that has run has other
+/// entries: a new leader adds one without content.
+fn restored_members(files: &[WalFile]) -> Result<Option<Vec<Bytes>>, EtcdFileError> {
+    let is_first = |file: &WalFile| file.sequence == 0;
+    if files.len() != 1 || !files.iter().all(is_first) {
+        return Ok(None);
+    }
+    let entries = read_log(files, 0)?.entries;
+    let members: Option<Vec<Bytes>> = entries.iter().map(added_member).collect();
+    Ok(members.filter(|members| !members.is_empty()))
+}
+
+/// The member that an entry adds, if it adds one.
+fn added_member(entry: &WalEntry) -> Option<Bytes> {
+    let mut member = None;
+    for field in ProtobufFields::new(&entry.data) {
+        let ProtobufField { number, value } = field?;
+        match number {
+            // The kind of the change.
+            2 if value.number() != 0 => return None,
+            4 => member = Some(Bytes::copy_from_slice(value.bytes())),
+            _ => {}
+        }
+    }
+    member.filter(|_| entry.kind == 1)
 }
 
 /// A running etcd has its database locked.

@@ -5,6 +5,8 @@ use std::io::{self, Read, Seek, SeekFrom};
 
 use sha2::{Digest, Sha256};
 
+use bytes::Bytes;
+
 use crate::bbolt::{BboltBucket, BboltFile};
 use crate::error::{DamagePlace, EtcdFileError};
 use crate::schema::{
@@ -157,6 +159,11 @@ impl<F: Read + Seek> EtcdDatabase<F> {
     /// All roles, by name.
     pub fn roles(&mut self) -> Result<Vec<EtcdRole>, EtcdFileError> {
         self.all("authRoles", EtcdRole::decode)
+    }
+
+    /// The members, each as the JSON text that etcd stores.
+    pub fn members(&mut self) -> Result<Vec<Bytes>, EtcdFileError> {
+        self.all("members", |_, value| Ok(Bytes::copy_from_slice(value)))
     }
 
     /// Visits all writes of keys, in the order of their revisions.

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use crate::alarm::{Alarm, AlarmKind};
 use crate::auth::{AuthCommand, IssuedToken};
 use crate::check;
-use crate::command::{Command, LeaseCheckpoint, LeaseGrant, Query, Quota, Txn};
+use crate::command::{Command, KeyRange, LeaseCheckpoint, LeaseGrant, Query, Quota, Txn};
 use crate::error::KvError;
 use crate::hash::CompactionHashes;
 use crate::incremental::ReadLimits;
@@ -416,6 +416,13 @@ impl<T: Table> Kv<T> {
     /// The number of keys in the index, including deleted keys that are not compacted yet.
     pub fn key_count(&self) -> usize {
         self.state.index.len()
+    }
+
+    /// The number of keys that exist now.
+    pub fn live_key_count(&self) -> usize {
+        let all = KeyRange { key: Bytes::from_static(&[0]), range_end: Bytes::from_static(&[0]) };
+        let mut work = usize::MAX;
+        self.state.index.count(&all, &all.key, self.state.revision, &mut work).0
     }
 
     /// Returns unused space to the disk. Fails with [`TableError::Busy`] while a snapshot is

@@ -456,3 +456,18 @@ fn commands_of_later_versions_are_refused_until_the_cluster_allows_them_and_then
     let refused = copy.install(&mut store.kv.snapshot().unwrap()).unwrap_err();
     assert!(matches!(refused, KvSnapshotError::Newer(_)), "{refused}");
 }
+
+/// etcd's gauge counts the keys that exist, without those whose history is left.
+#[test]
+fn deleted_keys_are_not_counted() {
+    let mut store = TestStore::new();
+    assert_eq!(store.kv.live_key_count(), 0);
+    for key in ["a", "b", "c"] {
+        store.put(key, "1");
+    }
+    store.put("a", "2");
+    store.run(delete(single("b")));
+    assert_eq!((store.kv.live_key_count(), store.kv.key_count()), (2, 3));
+    store.put("b", "2");
+    assert_eq!(store.kv.live_key_count(), 3);
+}

@@ -80,8 +80,50 @@ impl FileLimits {
 /// A bound port for clients.
 pub(crate) struct ClientListener {
     listener: ListenerSocket,
-    /// How connections are secured; none without TLS.
-    pub(crate) acceptor: Option<Arc<TlsAcceptor>>,
+    security: ListenerSecurity,
+}
+
+/// How the connections of a port are secured.
+#[derive(Clone)]
+enum ListenerSecurity {
+    Plain,
+    Tls(Arc<TlsAcceptor>),
+    /// An `http` and an `https` URL name the same port: each client chooses.
+    Either(Arc<TlsAcceptor>),
+}
+
+impl ListenerSecurity {
+    /// That of a port with this URL.
+    fn of(url: &Url, acceptor: Option<&Arc<TlsAcceptor>>) -> Self {
+        match acceptor.filter(|_| url.is_tls()) {
+            Some(acceptor) => Self::Tls(Arc::clone(acceptor)),
+            None => Self::Plain,
+        }
+    }
+
+    /// That of a port with the URLs of both.
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Plain, Self::Plain) => Self::Plain,
+            (Self::Tls(acceptor), Self::Tls(_)) => Self::Tls(acceptor),
+            (Self::Either(acceptor), _)
+            | (_, Self::Either(acceptor))
+            | (Self::Plain, Self::Tls(acceptor))
+            | (Self::Tls(acceptor), Self::Plain) => Self::Either(acceptor),
+        }
+    }
+}
+
+impl ClientListener {
+    /// Whether it listens on this address. Port 0 is another port each time.
+    fn is_on(&self, address: SocketAddr) -> bool {
+        match &self.listener {
+            ListenerSocket::Tcp(listener) => {
+                address.port() != 0 && listener.local_addr().is_ok_and(|own| own == address)
+            }
+            ListenerSocket::Unix { .. } => false,
+        }
+    }
 }
 
 /// What a listener accepts connections on.
@@ -159,23 +201,28 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Binds all of these; those with `https` use the acceptor.
+/// Binds all of these; those with `https` use the acceptor. As in etcd, several URLs may name one
+/// port.
 pub(crate) async fn bind_all(
     urls: &[Url],
     acceptor: Option<&Arc<TlsAcceptor>>,
 ) -> Result<Vec<ClientListener>, ServerError> {
-    let mut bound = Vec::new();
+    let mut bound: Vec<ClientListener> = Vec::new();
     for url in urls {
+        let security = ListenerSecurity::of(url, acceptor);
         let failed = |error| ServerError::Bind { url: url.to_string(), error };
         let listener = match url.socket_path() {
             Some(path) => ListenerSocket::bind_file(path).map_err(failed)?,
             None => {
                 let address = url.resolve().await.map_err(failed)?;
+                if let Some(same) = bound.iter_mut().find(|one| one.is_on(address)) {
+                    same.security = same.security.clone().and(security);
+                    continue;
+                }
                 ListenerSocket::Tcp(listen(address).map_err(failed)?)
             }
         };
-        let acceptor = acceptor.filter(|_| url.is_tls()).cloned();
-        bound.push(ClientListener { listener, acceptor });
+        bound.push(ClientListener { listener, security });
     }
     Ok(bound)
 }
@@ -196,11 +243,13 @@ pub(crate) fn accept_connections(
     handshakes: &Handshakes,
 ) -> ReceiverStream<io::Result<ClientConnection>> {
     let (sender, receiver) = mpsc::channel(1);
-    let ClientListener { listener, acceptor } = listener;
-    match acceptor {
-        None => tokio::spawn(accept_all(listener, limit, sender)),
-        Some(acceptor) => {
-            let secured = SecuredListener { acceptor, limit, handshakes: handshakes.clone() };
+    let ClientListener { listener, security } = listener;
+    let accepts_plain = matches!(security, ListenerSecurity::Either(_));
+    match security {
+        ListenerSecurity::Plain => tokio::spawn(accept_all(listener, limit, sender)),
+        ListenerSecurity::Tls(acceptor) | ListenerSecurity::Either(acceptor) => {
+            let handshakes = handshakes.clone();
+            let secured = SecuredListener { acceptor, accepts_plain, limit, handshakes };
             tokio::spawn(secured.accept_all(listener, sender))
         }
     };
@@ -245,6 +294,8 @@ async fn accept_all(
 /// A listener with TLS. A connection counts as one only after its handshake.
 struct SecuredListener {
     acceptor: Arc<TlsAcceptor>,
+    /// Whether clients may omit TLS.
+    accepts_plain: bool,
     limit: ConnectionLimit,
     handshakes: Handshakes,
 }
@@ -276,23 +327,40 @@ impl SecuredListener {
         connections: mpsc::Sender<io::Result<ClientConnection>>,
     ) {
         let (acceptor, limit) = (Arc::clone(&self.acceptor), Arc::clone(&self.limit.0));
+        let accepts_plain = self.accepts_plain;
         self.handshakes.spawn(socket.address(), async move {
             let mut info = socket.connect_info();
             let accepted = match socket {
-                AcceptedSocket::Tcp(stream) => acceptor.accept(stream).await.ok()?,
-                AcceptedSocket::Unix(stream) => acceptor.accept_local(stream).await.ok()?,
+                AcceptedSocket::Tcp(stream) if accepts_plain && !begins_tls(&stream).await? => {
+                    Err(stream)
+                }
+                AcceptedSocket::Tcp(stream) => Ok(acceptor.accept(stream).await.ok()?),
+                AcceptedSocket::Unix(stream) => Ok(acceptor.accept_local(stream).await.ok()?),
             };
-            info.is_secured = true;
-            let name = accepted.certificate.and_then(|certificate| certificate.common_name());
-            info.certificate = name.map(|common_name| ClientCertificate { common_name });
+            let stream = match accepted {
+                Ok(accepted) => {
+                    info.is_secured = true;
+                    let name = accepted.certificate.and_then(|it| it.common_name());
+                    info.certificate = name.map(|common_name| ClientCertificate { common_name });
+                    ClientStream::Secured(accepted.stream)
+                }
+                Err(stream) => ClientStream::Plain(stream),
+            };
             let permit = limit.acquire_owned().await.ok()?;
-            let stream = ClientStream::Secured(accepted.stream);
             let connection = ClientConnection::new(stream, info, permit);
             Some(async move {
                 let _ = connections.send(Ok(connection)).await;
             })
         });
     }
+}
+
+/// Whether the first byte that the client sends is that of a TLS handshake; `None` if it sends
+/// none. The byte stays to be read.
+async fn begins_tls(stream: &TcpStream) -> Option<bool> {
+    let mut first = [0];
+    let count = stream.peek(&mut first).await.ok()?;
+    (count == 1).then_some(first[0] == TLS_HANDSHAKE)
 }
 
 /// One client has one address, whether or not the listener is one for IPv6.
@@ -443,6 +511,8 @@ impl Connected for ClientConnection {
     }
 }
 
+/// The type of the record with which TLS begins.
+const TLS_HANDSHAKE: u8 = 0x16;
 /// What an HTTP/2 client sends first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);

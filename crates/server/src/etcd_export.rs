@@ -15,25 +15,22 @@ use quorate_kv::{
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
+use crate::etcd_release::EtcdRelease;
 use crate::member_details::MemberDetails;
 
 /// What the database says beside the data. etcd's `snapshot restore` replaces it.
 pub(crate) struct EtcdExportContext<'a> {
     pub(crate) membership: &'a Membership,
     pub(crate) term: u64,
-    /// The cluster version, such as `3.5.0`.
-    pub(crate) cluster_version: String,
+    /// Whose versions are written. A later release of etcd reads the file and raises them; since
+    /// 3.6 an earlier one refuses to start with it.
+    pub(crate) release: EtcdRelease,
 }
-
-/// The version of etcd's schema that is written. Later versions of etcd read it and raise it;
-/// earlier ones ignore it.
-pub(crate) const STORAGE_VERSION: &str = "3.6.0";
 
 /// The file in pieces.
 pub(crate) struct EtcdSnapshotWriter<V> {
     writer: BboltWriter<ExportedBuckets<V>>,
-    digest: Sha256,
-    is_end: bool,
+    digest: Option<Sha256>,
 }
 
 impl<V: RowReader> EtcdSnapshotWriter<V> {
@@ -43,7 +40,7 @@ impl<V: RowReader> EtcdSnapshotWriter<V> {
         context: &EtcdExportContext<'_>,
     ) -> Result<Self, BboltWriteError<TableError>> {
         let writer = BboltWriter::new(ExportedBuckets::new(export, context))?;
-        Ok(Self { writer, digest: Sha256::new(), is_end: false })
+        Ok(Self { writer, digest: Some(Sha256::new()) })
     }
 
     /// The size of the file.
@@ -51,23 +48,20 @@ impl<V: RowReader> EtcdSnapshotWriter<V> {
         self.writer.bytes() + 32
     }
 
-    /// The next piece; `None` after the last one.
+    /// The next piece; the last one is the checksum, `None` follows.
     pub(crate) fn next_piece(&mut self) -> Result<Option<Bytes>, BboltWriteError<TableError>> {
-        if self.is_end {
-            return Ok(None);
-        }
+        let Some(digest) = &mut self.digest else { return Ok(None) };
         let mut piece = BytesMut::new();
         while piece.len() < PIECE_BYTES {
-            let Some(pages) = self.writer.next_piece()? else {
-                self.is_end = true;
-                self.digest.update(&piece);
-                piece.extend_from_slice(&self.digest.finalize_reset());
-                return Ok(Some(piece.freeze()));
-            };
+            let Some(pages) = self.writer.next_piece()? else { break };
             piece.extend_from_slice(&pages);
         }
-        self.digest.update(&piece);
-        Ok(Some(piece.freeze()))
+        if !piece.is_empty() {
+            digest.update(&piece);
+            return Ok(Some(piece.freeze()));
+        }
+        let checksum = self.digest.take().map(Sha256::finalize);
+        Ok(checksum.map(|checksum| Bytes::copy_from_slice(&checksum)))
     }
 }
 
@@ -93,7 +87,7 @@ impl<V> ExportedBuckets<V> {
         };
         small.insert("lease", export.leases.iter().map(lease).collect());
         small.insert("members", members(context.membership));
-        let version = context.cluster_version.clone().into();
+        let version = context.release.cluster_version().into();
         small.insert("cluster", vec![(Bytes::from_static(b"clusterVersion"), version)]);
         small.insert("meta", meta_rows(&export, context));
         for rows in small.values_mut() {
@@ -137,9 +131,11 @@ fn meta_rows<V>(export: &EtcdExport<V>, context: &EtcdExportContext<'_>) -> Vec<
     let mut rows = vec![
         (Bytes::from_static(b"confState"), state.to_string().into()),
         (Bytes::from_static(b"consistent_index"), number(export.applied)),
-        (Bytes::from_static(b"storageVersion"), Bytes::from_static(STORAGE_VERSION.as_bytes())),
         (Bytes::from_static(b"term"), number(context.term)),
     ];
+    if let Some(version) = context.release.storage_version() {
+        rows.push((Bytes::from_static(b"storageVersion"), version.into()));
+    }
     if export.compact_revision > 0 {
         let mark = compact_mark(export.compact_revision);
         rows.push((Bytes::from_static(b"scheduledCompactRev"), mark.clone()));

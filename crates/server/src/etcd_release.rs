@@ -39,6 +39,11 @@ impl EtcdRelease {
         }
     }
 
+    /// Whether a range of keys without values has no leases either.
+    pub(crate) fn omits_leases_of_keys(self) -> bool {
+        self == Self::V3_7
+    }
+
     /// The version of the data. Releases before 3.6 do not report it.
     pub fn storage_version(self) -> Option<&'static str> {
         (self != Self::V3_5).then(|| self.cluster_version())

@@ -36,6 +36,7 @@ mod member_details;
 mod metrics;
 pub mod recover;
 mod request_body;
+mod request_kinds;
 mod response_body;
 mod response_budget;
 mod response_queue;

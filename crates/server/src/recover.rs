@@ -5,6 +5,8 @@
 //! where the old data ended. The new cluster has another id, so that members of the old one are
 //! rejected. Nothing is deleted: the old directory is renamed.
 
+mod adopt;
+
 use std::fmt;
 use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
@@ -16,6 +18,8 @@ use quorate::{DriverOptions, MachineFailed, MemberId, MemberSet, Membership};
 use quorate_etcd_files::{EtcdDataDir, EtcdDatabase, EtcdFileError};
 use quorate_kv::{Kv, KvSnapshotError, MemoryTable, SUPPORTED_VERSIONS, TableError};
 use quorate_storage::{CreateError, OpenError, Store, StoreError, StoreIdentity};
+
+pub(crate) use adopt::adopt_etcd_member;
 
 use crate::bootstrap::{
     BootstrapError, InitialCluster, cluster_id, hex, initial_cluster, member_id, store_directory,
@@ -76,7 +80,8 @@ pub fn restore<F: Read + Seek>(
         let header = file.header;
         let mut chunks = file.chunks().map_err(RecoverError::File)?;
         kv.install(&mut chunks).map_err(RecoverError::Install)?;
-        return write_new_cluster(config, initial, kv, options, header, None);
+        let directory = store_directory(config);
+        return write_new_cluster(&directory, initial, kv, options, header, None);
     }
     let opened = match options.skip_hash_check {
         true => EtcdDatabase::open_unchecked(file),
@@ -84,7 +89,7 @@ pub fn restore<F: Read + Seek>(
     };
     let mut database = opened.map_err(RecoverError::of_etcd_file)?;
     let imported = import_database(&mut kv, &mut database).map_err(RecoverError::Etcd)?;
-    write_imported(config, initial, kv, options, imported)
+    write_imported_to(&store_directory(config), initial, kv, options, imported)
 }
 
 /// The same from the data directory of a stopped etcd member, and its `--wal-dir` if it had one:
@@ -100,11 +105,11 @@ pub fn import(
     let directory = directory.map_err(|error| RecoverError::Etcd(error.into()))?;
     let mut kv = empty_store()?;
     let imported = import_directory(&mut kv, directory).map_err(RecoverError::Etcd)?;
-    write_imported(config, initial, kv, options, imported)
+    write_imported_to(&store_directory(config), initial, kv, options, imported)
 }
 
-fn write_imported(
-    config: &ServerConfig,
+fn write_imported_to(
+    directory: &Path,
     initial: InitialCluster,
     kv: Kv<MemoryTable>,
     options: RestoreOptions,
@@ -112,11 +117,11 @@ fn write_imported(
 ) -> Result<Restored, RecoverError> {
     let EtcdImport { cluster_id, applied, .. } = imported;
     let header = SnapshotHeader { cluster_id, revision: kv.revision(), applied };
-    write_new_cluster(config, initial, kv, options, header, Some(imported))
+    write_new_cluster(directory, initial, kv, options, header, Some(imported))
 }
 
 fn write_new_cluster(
-    config: &ServerConfig,
+    directory: &Path,
     initial: InitialCluster,
     mut kv: Kv<MemoryTable>,
     options: RestoreOptions,
@@ -131,8 +136,7 @@ fn write_new_cluster(
     let revision = kv.revision();
     let identity =
         StoreIdentity { cluster, member: own, incarnation: random_number()?, joined_at: 0 };
-    let mut disk = open(&store_directory(config))?;
-    write_member(&mut disk, identity, membership, kv)?;
+    write_member(&mut open(directory)?, identity, membership, kv)?;
     Ok(Restored { header, etcd, cluster_id: cluster, revision })
 }
 
@@ -425,6 +429,16 @@ pub enum RecoverError {
     Install(KvSnapshotError),
     /// The files of an etcd cannot be imported.
     Etcd(EtcdImportError),
+    /// The directory is that of a member of an etcd cluster with several members.
+    EtcdCluster {
+        directory: PathBuf,
+        members: usize,
+    },
+    /// The directory is that of an etcd member, and it does not say which member that is, or the
+    /// addresses of its peers cannot be used.
+    EtcdMembers {
+        directory: PathBuf,
+    },
     /// The directory is in use, or cannot be written.
     Create(CreateError),
     /// The directory cannot be read.
@@ -470,6 +484,19 @@ impl fmt::Display for RecoverError {
             Self::File(error) => write!(f, "{error}"),
             Self::Install(error) => write!(f, "{error}"),
             Self::Etcd(error) => write!(f, "{error}"),
+            Self::EtcdCluster { directory, members } => write!(
+                f,
+                "{} has the data of an etcd member whose cluster has {members} members; make a new \
+                 cluster of the data of one of them with 'quorate import', or use an empty data \
+                 directory",
+                directory.display()
+            ),
+            Self::EtcdMembers { directory } => write!(
+                f,
+                "{} has the data of an etcd member, but no usable list of members; use 'quorate \
+                 import', or an empty data directory",
+                directory.display()
+            ),
             Self::Create(error) => write!(f, "data directory: {error}"),
             Self::Open(error) => write!(f, "data directory: {error}"),
             Self::Empty => write!(f, "the data directory is empty: there is nothing to recover"),
@@ -503,7 +530,11 @@ impl std::error::Error for RecoverError {
             Self::Table(error) => Some(error),
             Self::Machine(error) => Some(error),
             Self::System(error) => Some(error),
-            Self::Empty | Self::NotNamed { .. } | Self::Goal(_) => None,
+            Self::EtcdCluster { .. }
+            | Self::EtcdMembers { .. }
+            | Self::Empty
+            | Self::NotNamed { .. }
+            | Self::Goal(_) => None,
         }
     }
 }

@@ -34,9 +34,10 @@ use crate::corruption::{DataMismatch, check_initially};
 use crate::gateway::Gateway;
 use crate::grpc_guard::GrpcGuard;
 use crate::http::{HttpState, client_router, metrics_router};
-use crate::member_details::address_of;
+use crate::member_details::{MemberDetails, address_of};
 use crate::metrics::{CountedService, MeteredConnection, ServerMetrics, Traffic};
-use crate::recover::{RecoverError, finish_interrupted, force_new_cluster};
+use crate::recover::{RecoverError, adopt_etcd_member, finish_interrupted, force_new_cluster};
+use crate::request_kinds::{OnlyKinds, RequestKinds};
 use crate::service::dispatch::Dispatch;
 use crate::service::{kv_service, message_bytes_max, routes};
 use crate::shutdown::{
@@ -102,6 +103,7 @@ enum ShutdownCause {
 /// Tells the log and systemd when clients can use this server, and runs on.
 async fn announce_ready(running: &RunningServer) -> Infallible {
     running.wait_ready().await;
+    running.wait_published().await;
     for address in &running.client_addresses {
         tracing::info!(address = %address, name = running.name, member_id = %running.node.id(),
             cluster = %hex(running.context.cluster_id), "ready to serve client requests");
@@ -122,6 +124,7 @@ pub struct RunningServer {
     context: ServiceContext,
     peer_address: SocketAddr,
     client_addresses: Vec<SocketAddr>,
+    http_addresses: Vec<SocketAddr>,
     metrics_addresses: Vec<SocketAddr>,
     stopping: watch::Sender<bool>,
     drain_timeout: Duration,
@@ -138,12 +141,14 @@ impl RunningServer {
         let peer_address = transport.local_address();
         let acceptor = client_acceptor(&config).map_err(ServerError::Tls)?;
         let client_listeners = bind_all(&config.listen_client_urls, acceptor.as_ref()).await?;
+        let http_listeners = bind_all(&config.listen_client_http_urls, acceptor.as_ref()).await?;
         let metrics_listeners = bind_all(&config.listen_metrics_urls, acceptor.as_ref()).await?;
         let mut auth = Auth::new(&config.auth).map_err(ServerError::Auth)?;
         auth.trusts_certificates = config.client_security.settings.client_cert_auth;
         let audit_log = config.auth.audit_log.as_deref().map(AuditLog::open).transpose();
         let audit_log = audit_log.map_err(ServerError::System)?;
         finish_interrupted(&config).map_err(ServerError::Recover)?;
+        adopt_etcd_member(&config).map_err(ServerError::Recover)?;
         if config.force_new_cluster {
             force_new_cluster(&config).map_err(ServerError::Recover)?;
         }
@@ -178,6 +183,7 @@ impl RunningServer {
         let mut server = Self {
             background: tokio::spawn(background::run(context.clone(), config.clone())),
             client_addresses: addresses(&client_listeners)?,
+            http_addresses: addresses(&http_listeners)?,
             metrics_addresses: addresses(&metrics_listeners)?,
             name: config.name.clone(),
             peer_address,
@@ -188,13 +194,16 @@ impl RunningServer {
             drain_timeout: config.drain_timeout,
             serving: Vec::new(),
         };
-        server.serve(client_listeners, metrics_listeners, &config, metrics);
+        let mut listeners: Vec<_> =
+            client_listeners.into_iter().map(|one| (one, config.client_requests())).collect();
+        listeners.extend(http_listeners.into_iter().map(|one| (one, RequestKinds::Http)));
+        server.serve(listeners, metrics_listeners, &config, metrics);
         Ok(server)
     }
 
     fn serve(
         &mut self,
-        client_listeners: Vec<ClientListener>,
+        client_listeners: Vec<(ClientListener, RequestKinds)>,
         metrics_listeners: Vec<ClientListener>,
         config: &ServerConfig,
         metrics: Arc<ServerMetrics>,
@@ -215,9 +224,10 @@ impl RunningServer {
         let files = FileLimits::of_process();
         let limit = ConnectionLimit::new(files.clients());
         let handshakes = Handshakes::new(files.handshakes(), Arc::clone(&metrics.handshakes));
-        for listener in client_listeners {
+        for (listener, kinds) in client_listeners {
             let incoming = incoming(listener, &limit, &handshakes, Arc::clone(&metrics.traffic));
-            let served = serve(incoming, router.clone(), streams_max, self.stop_signal());
+            let router = OnlyKinds::new(router.clone(), kinds);
+            let served = serve(incoming, router, streams_max, self.stop_signal());
             self.serving.push(tokio::spawn(served));
         }
         let limit = ConnectionLimit::new(files.metrics());
@@ -262,6 +272,11 @@ impl RunningServer {
         &self.client_addresses
     }
 
+    /// Those of `--listen-client-http-urls`.
+    pub fn http_addresses(&self) -> &[SocketAddr] {
+        &self.http_addresses
+    }
+
     pub fn metrics_addresses(&self) -> &[SocketAddr] {
         &self.metrics_addresses
     }
@@ -274,6 +289,17 @@ impl RunningServer {
                 runs and can be reached");
             tokio::time::sleep(READY_RETRY_INTERVAL).await;
         }
+    }
+
+    /// Waits until this member is listed with its name and client URLs. etcd says that it is
+    /// ready only then.
+    async fn wait_published(&self) {
+        let mut changes = self.node.watch_membership();
+        let is_listed = || {
+            let details = MemberDetails::of(&self.node.membership(), self.node.id());
+            details.has_started() && details.name == self.name
+        };
+        while !is_listed() && changes.next().await.is_some() {}
     }
 
     /// Waits until another member says that this one was removed from the cluster, while it did

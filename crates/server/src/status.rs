@@ -211,9 +211,10 @@ impl ServiceError {
             Self::Kv(error) => (kv_code(*error), error.text()),
             Self::Table(error) => return (Code::Internal, format!("etcdserver: {error}")),
             Self::EtcdExport(error) => return (Code::Internal, format!("quorate: {error}")),
-            Self::BadSnapshotFormat => {
-                (Code::InvalidArgument, "quorate: snapshots have the format quorate or etcd")
-            }
+            Self::BadSnapshotFormat => (
+                Code::InvalidArgument,
+                "quorate: snapshots have the format quorate, etcd, etcd-3.5, etcd-3.6 or etcd-3.7",
+            ),
             Self::Access(AccessDenied::PermissionDenied) => {
                 (Code::PermissionDenied, "etcdserver: permission denied")
             }

@@ -4,11 +4,14 @@
 
 mod support;
 
+use quorate_proto::etcdserverpb::RangeRequest;
+use quorate_proto::etcdserverpb::kv_client::KvClient;
 use quorate_server::config::ClusterState;
 use quorate_server::{RunningServer, ServerError, Url};
 use support::{TestMember, http_get, wait_for};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
+use tonic::Code;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn peers_and_clients_can_use_every_listener() {
@@ -76,4 +79,24 @@ async fn clients_are_served_on_a_socket_in_a_file() {
     config.listen_client_urls = vec![url];
     assert!(matches!(RunningServer::start(config).await, Err(ServerError::Bind { .. })));
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "data");
+}
+
+/// With `--listen-client-http-urls`, gRPC and everything else have ports of their own.
+#[tokio::test(flavor = "multi_thread")]
+async fn grpc_and_http_can_have_ports_of_their_own() {
+    let [a, other] = ["a", "other"].map(TestMember::new);
+    let mut config = a.config(&[&a], ClusterState::New);
+    config.listen_client_http_urls = vec![other.client.clone()];
+    let server = RunningServer::start(config).await.unwrap();
+    a.put_until_done("x", "1").await;
+    let (grpc, http) = (server.client_addresses()[0], server.http_addresses()[0]);
+    for path in ["/version", "/health", "/metrics", "/readyz"] {
+        assert_eq!(http_get(http, path).await.0, "HTTP/1.1 200 OK", "{path}");
+        let refused = http_get(grpc, path).await;
+        assert_eq!(refused.0, "HTTP/1.1 415 Unsupported Media Type", "{path}");
+    }
+    let range = RangeRequest { key: "x".into(), ..RangeRequest::default() };
+    let error = KvClient::new(other.channel().await).range(range).await.unwrap_err();
+    assert_eq!(error.code(), Code::Unimplemented, "{error}");
+    server.stop().await;
 }

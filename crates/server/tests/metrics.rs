@@ -56,7 +56,7 @@ const NAMES: &[&str] = &[
     "etcd_server_health_failures",
     "etcd_server_learner_promote_successes",
     "etcd_server_learner_promote_failures",
-    "etcd_cluster_version{cluster_version=\"3.7.0\"}",
+    "etcd_cluster_version{cluster_version=\"3.7\"}",
     "quorate_cluster_version",
     "quorate_downgrade_in_progress",
     "quorate_supported_version_max",

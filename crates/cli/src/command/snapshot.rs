@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
 use quorate_proto::etcdserverpb as etcd;
 use quorate_server::SNAPSHOT_FORMAT_KEY;
 use quorate_server::snapshot_file::{
@@ -69,9 +70,10 @@ async fn receive(
         |status| CliError::from_status("cannot save a snapshot", &connection.endpoint, &status);
     let mut file = File::create(path).map_err(|error| write_error(path, &error))?;
     let mut request = Request::new(etcd::SnapshotRequest {});
-    if format == SnapshotFormat::Etcd {
-        let etcd = MetadataValue::from_static("etcd");
-        request.metadata_mut().insert(SNAPSHOT_FORMAT_KEY, etcd);
+    let format = format.to_possible_value();
+    let format = format.and_then(|format| MetadataValue::try_from(format.get_name()).ok());
+    if let Some(format) = format {
+        request.metadata_mut().insert(SNAPSHOT_FORMAT_KEY, format);
     }
     let stream = connection.maintenance().snapshot(request).await;
     let mut stream = stream.map_err(failed)?.into_inner();

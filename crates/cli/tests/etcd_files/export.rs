@@ -37,8 +37,8 @@ async fn write_more(url: &str) -> User {
     root
 }
 
-fn save(url: &str, file: &str) {
-    let save = ["snapshot", "save", file, "--format", "etcd", "--endpoints", url];
+fn save(url: &str, file: &str, format: &str) {
+    let save = ["snapshot", "save", file, "--format", format, "--endpoints", url];
     run(&[&save[..], &["--user", "root:rootpw"]].concat());
 }
 
@@ -59,11 +59,11 @@ fn a_file_in_etcds_format_holds_everything() {
     let root = runtime.block_on(write_more(&cluster[0].client_url));
     let expected = runtime.block_on(root.answers(29));
     let file = directory.file("saved");
-    save(&cluster[0].client_url, &file);
+    save(&cluster[0].client_url, &file, "etcd");
     let status: Value =
         serde_json::from_str(&run(&["snapshot", "status", &file, "-w", "json"])).unwrap();
     assert_eq!(status["revision"], expected["revision"]);
-    assert_eq!(status["version"], "3.6.0");
+    assert_eq!(status["version"], "3.7.0");
     let copy = TestCluster::new::<1>(&directory, "copy");
     restore(&copy[0], &file);
     let _copy = copy.spawn(0);
@@ -109,6 +109,18 @@ impl EtcdPrograms {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// The format of snapshots for this version.
+    fn format(&self) -> &'static str {
+        let output = Command::new(&self.etcd).arg("--version").output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let is = |version: &str| text.contains(&format!("etcd Version: {version}."));
+        match () {
+            () if is("3.4") || is("3.5") => "etcd-3.5",
+            () if is("3.6") => "etcd-3.6",
+            () => "etcd",
+        }
+    }
+
     /// Starts an etcd that is restored from a file.
     fn start(&self, server: &TestServer, file: &str) -> TestProcess {
         let flags = server.member_flags(&[server]);
@@ -131,7 +143,7 @@ fn a_real_etcd_continues_with_the_data() {
         let root = runtime.block_on(write_more(&cluster[0].client_url));
         let mut expected = runtime.block_on(root.answers(29));
         let file = directory.file("saved");
-        save(&cluster[0].client_url, &file);
+        save(&cluster[0].client_url, &file, programs.format());
         let ours: Value =
             serde_json::from_str(&run(&["snapshot", "status", &file, "-w", "json"])).unwrap();
         let theirs: Value =

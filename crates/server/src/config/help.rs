@@ -76,6 +76,11 @@ const GROUPS: &[FlagGroup] = &[
             ("advertise-client-urls", "URLS", "the addresses that clients should use"),
             ("listen-peer-urls", "URLS", "listen here for members [http://localhost:2380]"),
             ("initial-advertise-peer-urls", "URLS", "the addresses that members should use"),
+            (
+                "listen-client-http-urls",
+                "URLS",
+                "serve HTTP for clients here, and only gRPC on the URLs above",
+            ),
             ("listen-metrics-urls", "URLS", "listen here too for /metrics and /health"),
             ("enable-grpc-gateway", "BOOL", "serve JSON over HTTP below /v3/ [true]"),
             ("cors", "ORIGINS", "web pages that may use it; * is any [none]"),

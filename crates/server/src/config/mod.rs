@@ -25,6 +25,7 @@ pub use transport_security::TransportSecurity;
 use crate::auth::AuthConfig;
 use crate::context::RESPONSE_MEMORY_DEFAULT;
 use crate::etcd_release::EtcdRelease;
+use crate::request_kinds::RequestKinds;
 use crate::url::Url;
 
 /// All settings. [`ServerConfig::default`] is a single-member cluster on etcd's ports.
@@ -36,6 +37,9 @@ pub struct ServerConfig {
     pub wal_dir: Option<PathBuf>,
     pub listen_peer_urls: Vec<Url>,
     pub listen_client_urls: Vec<Url>,
+    /// Listeners for requests that are not gRPC. If there are any, those of
+    /// `listen_client_urls` serve gRPC only.
+    pub listen_client_http_urls: Vec<Url>,
     pub listen_metrics_urls: Vec<Url>,
     pub initial_advertise_peer_urls: Vec<Url>,
     pub advertise_client_urls: Vec<Url>,
@@ -193,6 +197,7 @@ impl Default for ServerConfig {
             wal_dir: None,
             listen_peer_urls: url(2380),
             listen_client_urls: url(2379),
+            listen_client_http_urls: Vec::new(),
             listen_metrics_urls: Vec::new(),
             initial_advertise_peer_urls: url(2380),
             advertise_client_urls: url(2379),
@@ -250,6 +255,7 @@ impl ServerConfig {
             wal_dir: given.text("wal-dir").map(PathBuf::from),
             listen_peer_urls: given.urls("listen-peer-urls", &default.listen_peer_urls)?,
             listen_client_urls: listened,
+            listen_client_http_urls: given.urls("listen-client-http-urls", &[])?,
             listen_metrics_urls: given.urls("listen-metrics-urls", &[])?,
             initial_advertise_peer_urls: advertised,
             initial_cluster: given.initial_cluster()?,
@@ -335,6 +341,11 @@ impl ServerConfig {
             }
         }
         self.check_transport_security()
+    }
+
+    /// What the listeners of `listen_client_urls` serve.
+    pub(crate) fn client_requests(&self) -> RequestKinds {
+        if self.listen_client_http_urls.is_empty() { RequestKinds::All } else { RequestKinds::Grpc }
     }
 
     /// The members of the initial cluster, each with all of its peer URLs.

@@ -171,6 +171,13 @@ impl ServerConfig {
                 "auto-tls",
             ),
             (
+                "listen-client-http-urls",
+                &self.listen_client_http_urls,
+                &self.client_security,
+                "cert-file",
+                "auto-tls",
+            ),
+            (
                 "listen-metrics-urls",
                 &self.listen_metrics_urls,
                 &self.client_security,
@@ -203,6 +210,7 @@ impl ServerConfig {
         let mut warnings = Vec::new();
         for (kind, urls, security) in [
             ("client", &self.listen_client_urls, &self.client_security),
+            ("client", &self.listen_client_http_urls, &self.client_security),
             ("peer", &self.listen_peer_urls, &self.peer_security),
         ] {
             for url in urls.iter().filter(|url| !url.is_tls() && security.is_configured()) {
@@ -238,6 +246,7 @@ impl ServerConfig {
         let mut found = Vec::new();
         for (kind, urls, security) in [
             ("client", &self.listen_client_urls, &self.client_security),
+            ("client", &self.listen_client_http_urls, &self.client_security),
             ("peer", &self.listen_peer_urls, &self.peer_security),
             ("metrics", &self.listen_metrics_urls, &self.client_security),
         ] {

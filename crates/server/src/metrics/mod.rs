@@ -100,7 +100,8 @@ async fn server(page: &mut MetricsPage, context: &ServiceContext, metrics: &Serv
     page.info("etcd_server_version", "The etcd version of the API, as a label.", &version);
     let version = format!("version=\"{}\"", crate::VERSION);
     page.info("quorate_build_info", "The version of this server, as a label.", &version);
-    let version = format!("cluster_version=\"{}\"", release.cluster_version());
+    // Without the patch version, as etcd has it.
+    let version = format!("cluster_version=\"{release}\"");
     page.info("etcd_cluster_version", "The etcd version of the cluster, as a label.", &version);
     let cluster = node.cluster_version();
     let name = "quorate_cluster_version";
@@ -176,11 +177,7 @@ async fn store(page: &mut MetricsPage, context: &ServiceContext) {
     page.gauge("etcd_mvcc_db_total_size_in_use_in_bytes", "Size of the data in use.", used);
     let quota = kv.quota().bytes;
     page.gauge("etcd_server_quota_backend_bytes", "Size limit of the data.", quota);
-    page.gauge(
-        "etcd_debugging_mvcc_keys_total",
-        "Keys, including deleted ones with history.",
-        kv.key_count(),
-    );
+    page.gauge("etcd_debugging_mvcc_keys_total", "Keys that exist.", kv.live_key_count());
     page.gauge("etcd_debugging_mvcc_watcher_total", "Open watches.", watchers);
     let (now, compacted) = (kv.revision(), kv.compact_revision().max(0));
     page.gauge("etcd_debugging_mvcc_current_revision", "The current revision.", now);

@@ -26,7 +26,8 @@ use tonic::{Request, Response, Status, async_trait};
 
 use crate::access::{ClientAction, ClientIdentity};
 use crate::context::{ServiceContext, SharedStore};
-use crate::etcd_export::{EtcdExportContext, EtcdSnapshotWriter, STORAGE_VERSION};
+use crate::etcd_export::{EtcdExportContext, EtcdSnapshotWriter};
+use crate::etcd_release::EtcdRelease;
 use crate::metrics::ServiceCounters;
 use crate::snapshot_file::{SnapshotFileWriter, SnapshotHeader};
 use crate::status::ServiceError;
@@ -36,8 +37,8 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 type SnapshotStream = ReceiverStream<Result<SnapshotResponse, Status>>;
 
-/// The metadata of a Snapshot request that chooses the format of the file: `quorate`, the
-/// default, or `etcd`.
+/// The metadata of a Snapshot request that chooses the format of the file: `quorate`; `etcd`, the
+/// default; or `etcd-3.6` for a particular release of etcd.
 pub const SNAPSHOT_FORMAT_KEY: &str = "quorate-snapshot-format";
 
 pub(crate) struct MaintenanceService {
@@ -92,23 +93,22 @@ impl MaintenanceService {
         Ok(ReceiverStream::new(stream))
     }
 
-    /// A snapshot in etcd's format, for its tools.
-    async fn etcd_snapshot(&self) -> Result<SnapshotStream, Status> {
+    /// A snapshot in etcd's format, for the tools of this release.
+    async fn etcd_snapshot(&self, release: EtcdRelease) -> Result<SnapshotStream, Status> {
         let node = self.context.node.status().await.map_err(ServiceError::Request)?;
         let membership = self.context.node.membership();
         let term = node.raft.term;
         let export = self.context.store.read_when_free().await.export();
         let export = export.map_err(ServiceError::Table)?;
-        let header = self.context.header(export.revision);
-        let cluster_version = self.context.limits.etcd_release.cluster_version().to_owned();
         // It reads all rows.
         let planned = spawn_blocking(move || {
-            let context = EtcdExportContext { membership: &membership, term, cluster_version };
+            let context = EtcdExportContext { membership: &membership, term, release };
             EtcdSnapshotWriter::new(export, &context)
         });
         let planned = planned.await.map_err(ServiceError::Task)?;
         let mut writer = planned.map_err(ServiceError::EtcdExport)?;
         let mut remaining_bytes = writer.bytes();
+        let version = release.storage_version().unwrap_or_default();
         let (began, counters) = (Instant::now(), Arc::clone(&self.context.counters));
         let (responses, stream) = mpsc::channel(RESPONSES_QUEUED_MAX);
         tokio::spawn(async move {
@@ -120,8 +120,9 @@ impl MaintenanceService {
                     }
                     Ok(Some(blob)) => {
                         remaining_bytes = remaining_bytes.saturating_sub(blob.len() as u64);
-                        let (header, version) = (Some(header), STORAGE_VERSION.to_owned());
-                        Ok(SnapshotResponse { header, remaining_bytes, blob, version })
+                        let version = version.to_owned();
+                        // As in etcd, without a header.
+                        Ok(SnapshotResponse { header: None, remaining_bytes, blob, version })
                     }
                     Err(error) => Err(ServiceError::EtcdExport(error).into()),
                 };
@@ -207,9 +208,12 @@ impl Maintenance for MaintenanceService {
         let (log, leader) = (node.raft.log, node.raft.leader);
         let release = self.context.limits.etcd_release;
         let kv = self.context.store.read_when_free().await;
-        // Clients divide by it. An etcd without any key has a file too.
+        // Clients divide by these. An etcd without any key has a file too.
         let total = kv.bytes_total().map_err(ServiceError::Table)?.max(DB_SIZE_MIN);
-        let in_use = kv.bytes_in_use();
+        let in_use = match kv.bytes_in_use() {
+            0 => DB_SIZE_MIN,
+            bytes => bytes,
+        };
         let (revision, quota, alarms) = (kv.revision(), kv.quota(), kv.alarms());
         drop(kv);
         let mut errors: Vec<String> = Vec::new();
@@ -297,11 +301,16 @@ impl Maintenance for MaintenanceService {
     ) -> Result<Response<Self::SnapshotStream>, Status> {
         self.context.admit(&request, &ClientAction::Snapshot).await?;
         let format = request.metadata().get(SNAPSHOT_FORMAT_KEY);
-        match format.map(|format| format.as_bytes()) {
-            None | Some(b"quorate") => self.own_snapshot().await.map(Response::new),
-            Some(b"etcd") => self.etcd_snapshot().await.map(Response::new),
-            Some(_) => Err(ServiceError::BadSnapshotFormat.into()),
-        }
+        let snapshot = match format.map(|format| format.as_bytes()) {
+            Some(b"quorate") => self.own_snapshot().await,
+            // A client of etcd expects etcd's.
+            None | Some(b"etcd") => self.etcd_snapshot(self.context.limits.etcd_release).await,
+            Some(other) => match etcd_release(other) {
+                Some(release) => self.etcd_snapshot(release).await,
+                None => Err(ServiceError::BadSnapshotFormat.into()),
+            },
+        };
+        snapshot.map(Response::new)
     }
 
     async fn move_leader(
@@ -369,6 +378,11 @@ pub(crate) fn hash_kv(store: &SharedStore, revision: i64) -> Result<KvCommandRep
             return Ok(hashing.finish());
         }
     }
+}
+
+/// The release in the name of a format, such as `etcd-3.6`.
+fn etcd_release(format: &[u8]) -> Option<EtcdRelease> {
+    EtcdRelease::parse(std::str::from_utf8(format).ok()?.strip_prefix("etcd-")?)
 }
 
 fn downgrade_info(cluster: ClusterVersion) -> DowngradeInfo {

@@ -266,7 +266,11 @@ fn every_own_error_has_its_code_and_text() {
             8,
             "grpc: received message larger than max (2 vs. 1)",
         ),
-        (ServiceError::BadSnapshotFormat, 3, "quorate: snapshots have the format quorate or etcd"),
+        (
+            ServiceError::BadSnapshotFormat,
+            3,
+            "quorate: snapshots have the format quorate, etcd, etcd-3.5, etcd-3.6 or etcd-3.7",
+        ),
         (ServiceError::EtcdExport(BboltWriteError::Changed), 13, changed),
         (ServiceError::UnexpectedReply, 13, "etcdserver: unexpected reply"),
         (ServiceError::Table(TableError::Busy), 13, &format!("etcdserver: {}", TableError::Busy)),

@@ -23,7 +23,12 @@ use crate::url::Url;
 pub(crate) fn client_acceptor(
     config: &ServerConfig,
 ) -> Result<Option<Arc<TlsAcceptor>>, TlsConfigError> {
-    let urls = [&config.listen_client_urls[..], &config.listen_metrics_urls[..]].concat();
+    let urls = [
+        &config.listen_client_urls[..],
+        &config.listen_client_http_urls[..],
+        &config.listen_metrics_urls[..],
+    ]
+    .concat();
     if !urls.iter().any(Url::is_tls) {
         return Ok(None);
     }

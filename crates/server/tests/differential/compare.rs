@@ -7,12 +7,10 @@ use std::time::Duration;
 
 use quorate_proto::etcdserverpb::kv_client::KvClient;
 use quorate_proto::etcdserverpb::lease_client::LeaseClient;
-use quorate_proto::etcdserverpb::request_op::Request as Part;
 use quorate_proto::etcdserverpb::watch_client::WatchClient;
 use quorate_proto::etcdserverpb::watch_request::RequestUnion;
 use quorate_proto::etcdserverpb::{
-    LeaseLeasesRequest, PutRequest, ResponseHeader, TxnRequest, WatchCreateRequest, WatchRequest,
-    WatchResponse,
+    LeaseLeasesRequest, PutRequest, ResponseHeader, WatchCreateRequest, WatchRequest, WatchResponse,
 };
 use quorate_proto::mvccpb::Event;
 use tokio::sync::mpsc;
@@ -92,10 +90,7 @@ impl Both {
         }
     }
 
-    pub(crate) async fn send(&mut self, label: &str, mut request: RandomRequest) {
-        if !self.old_etcd {
-            read_values_too(&mut request);
-        }
+    pub(crate) async fn send(&mut self, label: &str, request: RandomRequest) {
         let (etcd, ours) = tokio::join!(self.etcd.send(&request), self.ours.send(&request));
         let both_refuse = ours.is_err() && etcd.is_err();
         if self.old_etcd && both_refuse && matches!(request, RandomRequest::Txn(_)) {
@@ -270,25 +265,6 @@ impl OpenWatches {
         let marked = events.iter().any(|it| it.kv.as_ref().unwrap().key == MARK.as_bytes());
         one.events.extend(events);
         marked
-    }
-}
-
-/// etcd 3.7 returns no leases with keys only, where earlier releases and this server do.
-fn read_values_too(request: &mut RandomRequest) {
-    match request {
-        RandomRequest::Range(range) => range.keys_only = false,
-        RandomRequest::Txn(txn) => read_values_in(txn),
-        _ => {}
-    }
-}
-
-fn read_values_in(txn: &mut TxnRequest) {
-    for operation in txn.success.iter_mut().chain(&mut txn.failure) {
-        match &mut operation.request {
-            Some(Part::RequestRange(range)) => range.keys_only = false,
-            Some(Part::RequestTxn(txn)) => read_values_in(txn),
-            _ => {}
-        }
     }
 }
 

@@ -21,6 +21,7 @@ mod support;
 use compare::Both;
 use etcd::Etcd;
 use quorate_server::config::ClusterState;
+use quorate_server::{EtcdRelease, RunningServer};
 use random_requests::RandomRequests;
 use support::TestMember;
 
@@ -37,7 +38,7 @@ async fn etcd_and_quorate_give_equal_responses() {
             eprintln!("skipped: etcd is not installed");
             return;
         };
-        let running = member.start(&[&member], ClusterState::New).await;
+        let running = start_like(&etcd, &member).await;
         let mut both = Both::new(etcd.channel().await, member.channel().await);
         both.old_etcd = etcd.version().await < (3, 5);
         let mut random = RandomRequests::new(seed);
@@ -52,6 +53,17 @@ async fn etcd_and_quorate_give_equal_responses() {
     }
 }
 
+/// Starts a member that says it is the release of this etcd.
+async fn start_like(etcd: &Etcd, member: &TestMember) -> RunningServer {
+    let (major, minor) = etcd.version().await;
+    let release = EtcdRelease::parse(&format!("{major}.{minor}"));
+    let oldest = EtcdRelease::ALL[0];
+    let mut config = member.config(&[member], ClusterState::New);
+    config.etcd_release =
+        release.unwrap_or(if minor < 5 { oldest } else { EtcdRelease::default() });
+    RunningServer::start(config).await.unwrap()
+}
+
 /// The fixed cases are those of etcd 3.7; an older one has other answers to some of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn once_different_answers_are_equal() {
@@ -64,7 +76,7 @@ async fn once_different_answers_are_equal() {
         return;
     }
     let member = TestMember::new("ours");
-    let running = member.start(&[&member], ClusterState::New).await;
+    let running = start_like(&etcd, &member).await;
     let theirs = cases::answers(etcd.channel().await, etcd.address()).await;
     let ours = cases::answers(member.channel().await, running.client_addresses()[0]).await;
     let different: Vec<_> =

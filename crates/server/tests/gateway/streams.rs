@@ -62,6 +62,8 @@ async fn leases_are_kept_alive_and_backups_are_read() {
     assert!(
         lines.clone().count() > 1 && lines.clone().all(|line| line.starts_with("{\"result\":"))
     );
+    // The checksum, with nothing that remains.
+    assert!(lines.last().unwrap().starts_with("{\"result\":{\"blob\":"));
     server.stop().await;
 }
 

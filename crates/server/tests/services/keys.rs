@@ -5,10 +5,10 @@ use quorate_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use quorate_proto::etcdserverpb::request_op::Request as Part;
 use quorate_proto::etcdserverpb::response_op::Response as Answer;
 use quorate_proto::etcdserverpb::{
-    CompactionRequest, Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp,
-    StatusRequest, TxnRequest,
+    CompactionRequest, Compare, DeleteRangeRequest, LeaseGrantRequest, PutRequest, RangeRequest,
+    RequestOp, ResponseOp, StatusRequest, TxnRequest,
 };
-use quorate_server::ServiceLimits;
+use quorate_server::{EtcdRelease, ServiceLimits};
 
 use crate::support::{CLUSTER, ServiceMember, from, get, put, text, wait_for, within};
 
@@ -254,4 +254,49 @@ async fn a_compaction_is_finished_without_further_writes() {
     let half = two_rounds / 2 + two_rounds / 100;
     wait_for("the end of it", async || bytes_in_use(&member).await <= half).await;
     member.stop().await;
+}
+
+/// etcd leaves out the leases of keys that are read without values since 3.7, except when it sorts
+/// them by value.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_without_values_have_leases_as_in_the_release_of_etcd() {
+    for (etcd_release, expected) in [(EtcdRelease::V3_6, 7), (EtcdRelease::V3_7, 0)] {
+        let limits = ServiceLimits { etcd_release, ..ServiceLimits::default() };
+        let member = ServiceMember::single(limits).await;
+        let grant = LeaseGrantRequest { id: 7, ttl: 1_000 };
+        within("a lease", member.lease().lease_grant(grant)).await.unwrap();
+        member.put_with("a", "1", 7).await;
+        let keys = RangeRequest { keys_only: true, ..get("a") };
+        let by_value = RangeRequest { sort_target: SortTarget::Value as i32, ..keys.clone() };
+        for (range, lease) in [(keys.clone(), expected), (by_value.clone(), 7), (get("a"), 7)] {
+            assert_eq!(member.range(range).await.kvs[0].lease, lease, "{etcd_release}");
+        }
+        let ranges = || {
+            let range = |range: &RangeRequest| part(Part::RequestRange(range.clone()));
+            vec![range(&get("a")), range(&keys), range(&by_value)]
+        };
+        let inner = TxnRequest { success: ranges(), ..TxnRequest::default() };
+        let mut writes = ranges();
+        writes.push(part(Part::RequestPut(put("b", "1"))));
+        writes.push(part(Part::RequestTxn(inner.clone())));
+        for txn in [inner, TxnRequest { success: writes, ..TxnRequest::default() }] {
+            let done = within("a txn", member.kv().txn(txn)).await.unwrap().into_inner();
+            assert_eq!(leases(&done.responses[..3]), [7, expected, 7], "{etcd_release}");
+            if let Some(Answer::ResponseTxn(inner)) =
+                done.responses.last().and_then(|last| last.response.as_ref())
+            {
+                assert_eq!(leases(&inner.responses), [7, expected, 7], "{etcd_release}");
+            }
+        }
+        member.stop().await;
+    }
+}
+
+/// The lease of the key that each range found.
+fn leases(responses: &[ResponseOp]) -> Vec<i64> {
+    let lease = |response: &ResponseOp| match &response.response {
+        Some(Answer::ResponseRange(found)) => found.kvs[0].lease,
+        other => panic!("{other:?}"),
+    };
+    responses.iter().map(lease).collect()
 }

@@ -18,6 +18,8 @@ use crate::support::{CLUSTER, ServiceMember, within};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_status_describes_the_member() {
     let member = ServiceMember::single(ServiceLimits::default()).await;
+    let empty = within("it", member.maintenance().status(StatusRequest {})).await.unwrap();
+    assert!(empty.into_inner().db_size_in_use > 0, "as a file without keys");
     let revision = member.put("a", "1").await;
     let status = within("it", member.maintenance().status(StatusRequest {})).await.unwrap();
     let status = status.into_inner();
@@ -69,35 +71,47 @@ async fn a_snapshot_has_the_format_that_the_request_asks_for() {
     member.put("key", "value").await;
     let snapshot = async |format: &'static str| {
         let mut request = tonic::Request::new(SnapshotRequest {});
-        let value = MetadataValue::from_static(format);
-        request.metadata_mut().insert(SNAPSHOT_FORMAT_KEY, value);
+        if !format.is_empty() {
+            let value = MetadataValue::from_static(format);
+            request.metadata_mut().insert(SNAPSHOT_FORMAT_KEY, value);
+        }
         let mut stream = member.maintenance().snapshot(request).await?.into_inner();
-        let mut file = Vec::new();
+        let (mut file, mut version, mut last) = (Vec::new(), String::new(), 0);
         while let Some(piece) = stream.message().await? {
             file.extend_from_slice(&piece.blob);
-            assert!(format == "quorate" || piece.version == "3.6.0");
+            (version, last) = (piece.version, piece.blob.len());
         }
-        Ok::<_, tonic::Status>(file)
+        Ok::<_, tonic::Status>((file, version, last))
     };
-    assert!(snapshot("quorate").await.unwrap().starts_with(b"quorate snapshot"));
-    let file = snapshot("etcd").await.unwrap();
-    let mut database = EtcdDatabase::open(Cursor::new(file)).unwrap();
-    assert_eq!(database.status().unwrap().total_keys, 1);
-    let marks = database.marks().unwrap();
-    assert!(marks.term > 0 && marks.consistent_index > 0);
-    let unknown = snapshot("other").await.unwrap_err();
-    assert_eq!(unknown.code(), Code::InvalidArgument, "{unknown}");
+    assert!(snapshot("quorate").await.unwrap().0.starts_with(b"quorate snapshot"));
+    let formats = [("", "3.7.0"), ("etcd", "3.7.0"), ("etcd-3.6", "3.6.0"), ("etcd-3.5", "")];
+    for (format, version) in formats {
+        let (file, said, last) = snapshot(format).await.unwrap();
+        assert_eq!((&said[..], last), (version, 32), "the last piece is the checksum: {format}");
+        let mut database = EtcdDatabase::open(Cursor::new(file)).unwrap();
+        let status = database.status().unwrap();
+        assert_eq!(status.total_keys, 1);
+        assert_eq!(status.version.as_deref().unwrap_or_default(), version, "{format}");
+        let marks = database.marks().unwrap();
+        assert!(marks.term > 0 && marks.consistent_index > 0);
+    }
+    for format in ["other", "etcd-", "etcd-3.4"] {
+        let unknown = snapshot(format).await.unwrap_err();
+        assert_eq!(unknown.code(), Code::InvalidArgument, "{unknown}");
+    }
     member.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_snapshot_can_be_installed() {
+async fn a_snapshot_in_our_own_format_can_be_installed() {
     let member = ServiceMember::single(ServiceLimits::default()).await;
     let mut revision = 0;
     for number in 0..300 {
         revision = member.put(&format!("key {number}"), &"v".repeat(1_000)).await;
     }
-    let stream = within("it", member.maintenance().snapshot(SnapshotRequest {})).await.unwrap();
+    let mut request = tonic::Request::new(SnapshotRequest {});
+    request.metadata_mut().insert(SNAPSHOT_FORMAT_KEY, MetadataValue::from_static("quorate"));
+    let stream = within("it", member.maintenance().snapshot(request)).await.unwrap();
     let mut stream = stream.into_inner();
     let (mut file, mut left) = (Vec::new(), Vec::new());
     while let Some(piece) = within("a piece", stream.message()).await.unwrap() {

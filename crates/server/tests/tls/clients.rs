@@ -1,13 +1,14 @@
 //! The ports for clients.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 
 use quorate_proto::etcdserverpb::kv_client::KvClient;
 use quorate_server::config::{ClusterState, ServerConfig, TransportSecurity};
 use quorate_server::tls::{TlsConnector, TlsSettings};
 use quorate_server::{RunningServer, Url};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tonic::transport::Channel;
 
 use crate::certificates::{TestAuthority, write_garbage};
@@ -249,4 +250,73 @@ async fn a_port_that_verifies_nobody_is_reported() {
     auth.auth_enable(AuthEnableRequest {}).await.unwrap();
     assert!(counted(0).await);
     server.stop_now().await;
+}
+
+/// TLS on a socket in a file has the same rules as on a port.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_are_verified_on_a_socket_in_a_file() {
+    let authority = TestAuthority::new();
+    let member = TestMember::new("a");
+    let path = member.directory().join("clients.sock");
+    let url = format!("unixs://{}", path.display());
+    let config = ServerConfig {
+        client_security: only(mutual(&authority, &authority.issue("server"))),
+        listen_client_urls: vec![Url::parse_for_clients(&url).unwrap()],
+        ..member.config(&[&member], ClusterState::New)
+    };
+    let server = RunningServer::start(config).await.unwrap();
+    server.wait_ready().await;
+    let address = forward_to(path.clone()).await;
+    let client = mutual(&authority, &authority.issue("client"));
+    write(address, &client).await.unwrap();
+    let mut without = client.clone();
+    (without.certificate, without.key) = (None, None);
+    assert!(write(address, &without).await.is_err());
+    let alert = refusal(address, &without).await;
+    assert!(alert.contains("CertificateRequired"), "{alert}");
+    // Without TLS there is no response.
+    let mut plain = UnixStream::connect(&path).await.unwrap();
+    plain.write_all(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let mut response = Vec::new();
+    let _ = plain.read_to_end(&mut response).await;
+    assert!(!response.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&response));
+    server.stop().await;
+    assert!(!path.exists());
+}
+
+/// A port whose connections are forwarded to the socket in this file.
+async fn forward_to(path: PathBuf) -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut server = UnixStream::connect(&path).await.unwrap();
+            tokio::spawn(async move { copy_bidirectional(&mut client, &mut server).await });
+        }
+    });
+    address
+}
+
+/// An `http` and an `https` URL may name one port: clients use TLS or not.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_port_serves_clients_with_and_without_tls() {
+    let authority = TestAuthority::new();
+    let member = TestMember::new("a");
+    let https = member.client.to_string().replace("http://", "https://");
+    let config = ServerConfig {
+        client_security: only(mutual(&authority, &authority.issue("server"))),
+        listen_client_urls: vec![member.client.clone(), Url::parse(&https).unwrap()],
+        ..member.config(&[&member], ClusterState::New)
+    };
+    let server = RunningServer::start(config).await.unwrap();
+    server.wait_ready().await;
+    let [address] = *server.client_addresses() else { panic!("one port") };
+    write(address, &mutual(&authority, &authority.issue("client"))).await.unwrap();
+    assert_eq!(member.get("a").await.as_deref(), Some("1"));
+    assert_eq!(http_get(address, "/version").await.0, "HTTP/1.1 200 OK");
+    // Who uses TLS has to have a certificate.
+    let mut without = TlsSettings::default();
+    without.trusted_ca = Some(authority.ca());
+    assert!(write(address, &without).await.is_err());
+    server.stop().await;
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod convert;
 mod finish_compactions;
+mod keys_only;
 mod reads;
 mod reply_size;
 
@@ -12,6 +13,7 @@ pub(crate) use reads::{ReadTurns, read};
 use std::iter::Peekable;
 use std::vec::IntoIter;
 
+use keys_only::WithoutLeases;
 use prost::Message;
 use quorate_kv::{Command, Compact, KvCommandReply, KvError, KvOutcome, Put, Query, check};
 use quorate_proto::etcdserverpb::kv_server::Kv;
@@ -56,9 +58,11 @@ impl KvService {
         if !serializable {
             self.context.catch_up().await?;
         }
+        let without_leases = WithoutLeases::of_range(&range, self.context.limits.etcd_release);
         let (reply, memory) = read(&self.context, &client, Query::Range(range)).await?;
         match reply.result {
-            Ok(KvOutcome::Range(found)) => {
+            Ok(KvOutcome::Range(mut found)) => {
+                without_leases.apply_to_range(&mut found);
                 let header = Some(self.context.header(reply.revision));
                 let response = convert::range_response(header, found);
                 Ok(FoundRange { response, memory })
@@ -159,6 +163,7 @@ impl Kv for KvService {
         let serializable = is_serializable(request.get_ref());
         let txn = convert::txn(request.into_inner()).map_err(ServiceError::Kv)?;
         check::txn(&txn, self.context.limits.txn_requests_max).map_err(ServiceError::Kv)?;
+        let without_leases = WithoutLeases::of_txn(&txn, self.context.limits.etcd_release);
         let (reply, memory) = if txn.is_read_only() {
             if !serializable {
                 self.context.catch_up().await?;
@@ -172,7 +177,8 @@ impl Kv for KvService {
         };
         let KvCommandReply { revision, result } = reply;
         match result {
-            Ok(KvOutcome::Txn(done)) => {
+            Ok(KvOutcome::Txn(mut done)) => {
+                without_leases.apply_to_txn(&mut done);
                 let header = Some(self.context.header(revision));
                 send_reply(convert::txn_response(header, done), memory, is_streamed).await
             }
