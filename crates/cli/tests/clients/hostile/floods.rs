@@ -64,6 +64,17 @@ async fn endless_frames(server: &HostileTarget) {
     }
 }
 
+/// Sends these bytes on each of so many connections, which stay open.
+async fn send_to_many(server: &HostileTarget, count: usize, bytes: &[u8]) -> Vec<TcpStream> {
+    let mut connections = Vec::new();
+    for _ in 0..count {
+        let mut stream = server.connect().await;
+        let _ = timeout(Duration::from_secs(10), stream.write_all(bytes)).await;
+        connections.push(stream);
+    }
+    connections
+}
+
 /// Streams on which only headers are sent. Their number is limited, and they end with their
 /// connection.
 async fn headers_without_requests(server: &HostileTarget) {
@@ -72,12 +83,7 @@ async fn headers_without_requests(server: &HostileTarget) {
     let frames: Vec<Vec<u8>> =
         (0..5_000).map(|n: u32| frame(HEADERS, END_HEADERS, 2 * n + 1, &headers)).collect();
     let bytes = after_preface(&frames);
-    let mut connections = Vec::new();
-    for _ in 0..8 {
-        let mut stream = server.connect().await;
-        let _ = timeout(Duration::from_secs(10), stream.write_all(&bytes)).await;
-        connections.push(stream);
-    }
+    let connections = send_to_many(server, 8, &bytes).await;
     server.serves_others("headers without requests").await;
     drop(connections);
     server.assert_unharmed("headers without requests", before, 128 << 10).await;
@@ -95,12 +101,7 @@ async fn half_sent_messages(server: &HostileTarget, count: u32) {
     };
     let frames: Vec<Vec<u8>> = (0..count / 10).map(one).collect();
     let bytes = after_preface(&frames);
-    let mut connections = Vec::new();
-    for _ in 0..10 {
-        let mut stream = server.connect().await;
-        let _ = timeout(Duration::from_secs(10), stream.write_all(&bytes)).await;
-        connections.push(stream);
-    }
+    let connections = send_to_many(server, 10, &bytes).await;
     server.serves_others("half-sent messages").await;
     let during = server.resources();
     println!("{count} half-sent messages: {before:?}, then {during:?}");
