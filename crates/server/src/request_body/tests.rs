@@ -61,7 +61,7 @@ async fn a_message_that_was_begun_ends_without_progress() {
         let began = Instant::now();
         let parts = async {
             for part in 0..parts {
-                tokio::time::sleep(Duration::from_secs(part * 20)).await;
+                sleep(Duration::from_secs(part * 20)).await;
                 sender.send(message(&[7; 500])[..20].to_vec()).await.unwrap();
             }
             sender.closed().await;
@@ -84,7 +84,7 @@ async fn a_message_has_a_last_moment() {
     let slow = tokio::spawn(async move {
         sender.send(vec![0, 0, 1, 0, 0]).await.unwrap();
         while sender.send(vec![7]).await.is_ok() {
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            sleep(Duration::from_secs(1)).await;
         }
     });
     let began = Instant::now();
