@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs fuzz targets with libFuzzer, one after the other.
 #   scripts/fuzz.sh [--seconds N] [TARGET…]
-# Each target runs for N seconds (60 by default); without targets, all of fuzz/Cargo.toml. A failing
-# input is written to fuzz/artifacts, and the script ends with its exit code.
+# Each target runs for N seconds (60 by default); without targets, all of fuzz/Cargo.toml. It starts from
+# the inputs in fuzz/seeds and keeps what it finds in fuzz/corpus. A failing input is written to
+# fuzz/artifacts, and the script ends with its exit code.
 #
 # Needs a C++ compiler (libFuzzer is built from source) and cargo, with the crates of fuzz/Cargo.lock
 # downloaded or a network. It needs no nightly toolchain: RUSTC_BOOTSTRAP allows the compiler's
@@ -43,7 +44,13 @@ RUSTC_BOOTSTRAP=1 RUSTFLAGS="$flags" cargo build --locked --release \
 for target in "${targets[@]}"; do
     mkdir -p "fuzz/corpus/$target" "fuzz/artifacts/$target"
     corpora=("fuzz/corpus/$target")
-    [ "$target" != scenario ] || corpora+=(crates/core/tests/scenarios)
+    [ ! -d "fuzz/seeds/$target" ] || corpora+=("fuzz/seeds/$target")
+    fixtures=crates/etcd-files/tests/fixtures
+    case $target in
+        scenario) corpora+=(crates/core/tests/scenarios) ;;
+        etcd_database) cp --update $fixtures/v3.7/snapshot.db "fuzz/corpus/$target/snapshot-v3.7" ;;
+        etcd_log) cp --update $fixtures/v3.7/data/member/wal/*.wal "fuzz/corpus/$target/" ;;
+    esac
     echo "fuzz: $target, $seconds seconds"
     log=$CARGO_TARGET_DIR/$target.log
     code=0

@@ -21,6 +21,7 @@ use crate::auth::audit::{self, AuditLog};
 use crate::auth::{Auth, TokenProvider};
 use crate::etcd_release::EtcdRelease;
 use crate::metrics::{CommandMetrics, ServiceCounters};
+use crate::request_budget::AwaitedRequests;
 use crate::response_budget::ResponseBudget;
 use crate::service::kv::ReadTurns;
 use crate::service::lease::LessorHandle;
@@ -42,6 +43,7 @@ pub struct ServiceContext {
     pub(crate) commands: Arc<CommandMetrics>,
     pub(crate) reads: Arc<ReadTurns>,
     pub(crate) responses: Arc<ResponseBudget>,
+    pub(crate) awaited_requests: AwaitedRequests,
     /// Where this member listens without TLS for other machines: the kind and the URL.
     pub(crate) plaintext_listeners: Arc<[(&'static str, Url)]>,
     /// Listeners with TLS that ask for no certificate and that other machines can reach.
@@ -104,6 +106,13 @@ impl Default for ServiceLimits {
     }
 }
 
+/// Requests that have not arrived completely have half as much memory as responses; always
+/// enough for several.
+fn awaited_bytes_max(limits: &ServiceLimits) -> usize {
+    let bytes = usize::try_from(limits.response_memory_max / 2).unwrap_or(usize::MAX);
+    bytes.max(limits.request_bytes_max.saturating_mul(8))
+}
+
 impl ServiceContext {
     /// A context that allows every request.
     pub fn new(node: Node, store: SharedStore, cluster_id: u64, limits: ServiceLimits) -> Self {
@@ -116,6 +125,7 @@ impl ServiceContext {
             commands,
             reads: Arc::default(),
             responses: Arc::new(ResponseBudget::new(limits.response_memory_max)),
+            awaited_requests: AwaitedRequests::new(awaited_bytes_max(&limits)),
             lessor: Arc::new(LessorHandle::new(&limits)),
             limits: Arc::new(limits),
             counters: Arc::default(),

@@ -7,12 +7,15 @@ use std::time::Duration;
 use axum::http::{HeaderMap, HeaderValue};
 use bytes::Bytes;
 use prost::Message;
+use quorate_core::membership::LoggedChange;
+use quorate_core::{Entries, Membership, Refusal, SnapshotMeta};
 use quorate_etcd_files::{EtcdDatabase, WalEntry};
-use quorate_kv::{AnyTable, Command, Kv, MemoryTable, Put, check};
+use quorate_kv::{AnyTable, Command, Kv, KvCommandReply, MemoryTable, Put, Query, check};
 use quorate_proto::etcdserverpb::{
     DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest, WatchRequest,
 };
 use quorate_proto::quorate::v1::Target;
+use quorate_storage::codec::Codec;
 
 use crate::auth::{AuthTokenConfig, JwtTokens};
 use crate::config::file;
@@ -82,6 +85,41 @@ pub fn run_requests(bytes: &[u8]) {
     }
     let _ = WatchRequest::decode(bytes);
     let _ = Target::decode(bytes);
+}
+
+/// Decodes and applies a command, runs a query, and decodes a reply. What can be decoded is encoded
+/// as the same value.
+pub fn run_command(bytes: &[u8]) {
+    let bytes = Bytes::copy_from_slice(bytes);
+    let Ok(mut kv) = Kv::open(MemoryTable::default()) else { return };
+    if let Ok(command) = Command::decode(&bytes) {
+        assert_eq!(Command::decode(&command.encode()), Ok(command));
+    }
+    if let Ok(applied) = kv.apply_bytes(1, &bytes) {
+        let reply = KvCommandReply::decode(&applied.reply.encode());
+        assert_eq!(reply, Some(applied.reply));
+    }
+    if let Some(query) = Query::decode(&bytes) {
+        assert_eq!(Query::decode(&query.encode()).as_ref(), Some(&query));
+        assert!(kv.query(&query).is_ok());
+    }
+    if let Some(reply) = KvCommandReply::decode(&bytes) {
+        assert_eq!(KvCommandReply::decode(&reply.encode()), Some(reply));
+    }
+}
+
+/// Decodes bytes as each value of the core. What can be decoded is encoded as the same bytes.
+pub fn decode_core_values(bytes: &[u8]) {
+    fn check<T: Codec>(bytes: &[u8]) {
+        if let Ok(value) = T::from_bytes(bytes.to_vec().into()) {
+            assert_eq!(value.to_bytes(), bytes);
+        }
+    }
+    check::<LoggedChange>(bytes);
+    check::<Membership>(bytes);
+    check::<SnapshotMeta>(bytes);
+    check::<Entries>(bytes);
+    check::<Refusal>(bytes);
 }
 
 /// Reads a text as each JSON request of the gateway. What is written again is the same message.

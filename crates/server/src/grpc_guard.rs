@@ -2,8 +2,8 @@
 //! malformed and passed timeouts are answered, requests must arrive in time, and gRPC's own
 //! limit errors are worded as etcd words them.
 //!
-//! A service is called when the first bytes of the request's message are there. Until then a call
-//! costs little more than its headers: the futures of the services take kilobytes each.
+//! A service is called when the request is complete. Until then a call costs little more than what
+//! was sent of it: the futures of the services take kilobytes each.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,7 +19,8 @@ use tonic::codegen::Service;
 use crate::access::ClientIdentity;
 use crate::connections::ClientConnectInfo;
 use crate::grpc_timeout::CallTimeout;
-use crate::request_body::{AwaitedBody, AwaitedRequests};
+use crate::request_body::AwaitedBody;
+use crate::request_budget::AwaitedRequests;
 use crate::status::{ServiceError, message_too_large};
 
 /// Lets only gRPC requests through to the paths of services. Without this, a web page could
@@ -29,11 +30,21 @@ use crate::status::{ServiceError, message_too_large};
 pub(crate) struct GrpcGuard<S> {
     inner: S,
     awaited: AwaitedRequests,
+    /// The largest message of KV and Watch.
+    message_bytes_max: usize,
 }
 
 impl<S> GrpcGuard<S> {
-    pub(crate) fn new(inner: S) -> Self {
-        Self { inner, awaited: AwaitedRequests::default() }
+    pub(crate) fn new(inner: S, awaited: AwaitedRequests, message_bytes_max: usize) -> Self {
+        Self { inner, awaited, message_bytes_max }
+    }
+
+    fn awaited_body(&self, parts: &Parts, body: Body, is_stream: bool) -> AwaitedBody {
+        let connection = ClientIdentity::from_extensions(&parts.extensions).peer_address;
+        let path = parts.uri.path();
+        let has_own_limit = OWN_LIMIT.iter().any(|service| path.starts_with(service));
+        let bytes_max = if has_own_limit { self.message_bytes_max } else { MESSAGE_BYTES_DEFAULT };
+        AwaitedBody::new(body, self.awaited.of(connection), is_stream, bytes_max)
     }
 }
 
@@ -60,11 +71,9 @@ where
         if let Some(response) = out_of_time(request.headers()) {
             return GuardFuture::Rejected { response: Some(response) };
         }
-        let client = ClientIdentity::from_extensions(request.extensions());
         let is_stream = REQUEST_STREAMS.contains(&request.uri().path());
         let (parts, body) = request.into_parts();
-        let mut body =
-            AwaitedBody::new(body, self.awaited.clone(), client.peer_address, !is_stream);
+        let mut body = self.awaited_body(&parts, body, is_stream);
         // The services of streams answer before the first message.
         if is_stream || body.has_arrived() {
             let request = Request::from_parts(parts, Body::new(body));
@@ -95,6 +104,10 @@ fn out_of_time(headers: &HeaderMap) -> Option<Response<Body>> {
 /// Methods whose request is a stream, which may stay empty.
 const REQUEST_STREAMS: [&str; 2] =
     ["/etcdserverpb.Watch/Watch", "/etcdserverpb.Lease/LeaseKeepAlive"];
+
+/// Services whose messages may have another size than gRPC's default.
+const OWN_LIMIT: [&str; 2] = ["/etcdserverpb.KV/", "/etcdserverpb.Watch/"];
+const MESSAGE_BYTES_DEFAULT: usize = 4 << 20;
 
 /// The names of services contain a package, with a dot. Those of pages do not.
 fn is_service_path(path: &str) -> bool {
@@ -203,6 +216,10 @@ mod tests {
         }
     }
 
+    fn guard(service: &CountingService) -> GrpcGuard<CountingService> {
+        GrpcGuard::new(service.clone(), AwaitedRequests::new(1 << 20), 1 << 10)
+    }
+
     fn request(path: &str) -> (mpsc::Sender<Bytes>, Request<Body>) {
         let (sender, receiver) = mpsc::channel(1);
         let frames = ReceiverStream::new(receiver).map(|part| Ok::<_, Status>(Frame::data(part)));
@@ -212,21 +229,29 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_service_is_called_when_the_first_bytes_of_the_message_are_there() {
+    async fn a_service_is_called_when_the_request_is_complete() {
         let service = CountingService::default();
-        let mut guard = GrpcGuard::new(service.clone());
+        let mut guard = guard(&service);
         let calls = || service.0.load(Ordering::Relaxed);
         let (sender, without_message) = request("/etcdserverpb.KV/Range");
         let mut response = std::pin::pin!(guard.call(without_message));
         let polled = poll_fn(|context| Poll::Ready(response.as_mut().poll(context))).await;
         assert!(polled.is_pending());
         assert_eq!(calls(), 0);
-        sender.send(Bytes::from_static(&[0])).await.unwrap();
+        // A part of the message, the rest, and the end of the request.
+        for part in [&[0, 0, 0][..], &[0, 1, 7]] {
+            sender.send(Bytes::from_static(part)).await.unwrap();
+            let polled = poll_fn(|context| Poll::Ready(response.as_mut().poll(context))).await;
+            assert!(polled.is_pending());
+            assert_eq!(calls(), 0);
+        }
+        drop(sender);
         assert_eq!(response.await.unwrap().status(), StatusCode::OK);
         assert_eq!(calls(), 1);
-        // They have arrived with the headers.
+        // It has arrived with the headers.
         let (sender, with_message) = request("/etcdserverpb.KV/Range");
-        sender.send(Bytes::from_static(&[0])).await.unwrap();
+        sender.send(Bytes::from_static(&[0; 5])).await.unwrap();
+        drop(sender);
         let response = guard.call(with_message);
         assert_eq!(calls(), 2);
         response.await.unwrap();
@@ -239,7 +264,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_call_whose_message_does_not_arrive_ends_without_its_service() {
         let service = CountingService::default();
-        let mut guard = GrpcGuard::new(service.clone());
+        let mut guard = guard(&service);
         let (_sender, silent) = request("/etcdserverpb.KV/Range");
         let response = guard.call(silent).await.unwrap();
         let status = Status::from_header_map(response.headers()).unwrap();

@@ -1,154 +1,201 @@
-//! Bodies of requests whose first message has not arrived: their number per connection and the
-//! time that they may take are limited. A client that opens streams and sends nothing on them
-//! would otherwise hold memory for as long as it likes.
+//! Bodies of requests that wait for their message: a body is read when the message is complete.
+//! Until then it is counted in the budget of incomplete requests, and has to make progress.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::future::Future;
-use std::hash::Hash;
-use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body::{Body as _, Frame, SizeHint};
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep};
 use tonic::Status;
 use tonic::body::Body;
 
+use crate::message_scan::MessageScan;
+use crate::request_budget::{AwaitedRequest, ConnectionRequests};
 use crate::status::ServiceError;
 
-/// The requests without a message, by connection and by client address. Only those whose message
-/// did not arrive together with the headers are counted, which are few.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct AwaitedRequests(Arc<Mutex<AwaitedCounts>>);
-
-#[derive(Debug, Default)]
-struct AwaitedCounts {
-    connections: HashMap<Option<SocketAddr>, usize>,
-    addresses: HashMap<Option<IpAddr>, usize>,
-}
-
-impl AwaitedRequests {
-    fn lock(&self) -> MutexGuard<'_, AwaitedCounts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn begin(&self, connection: Option<SocketAddr>) -> Result<AwaitedRequest, ServiceError> {
-        let mut counts = self.lock();
-        let address = address_of(connection);
-        let of_connection = counts.connections.get(&connection).copied().unwrap_or_default();
-        let of_address = counts.addresses.get(&address).copied().unwrap_or_default();
-        if of_connection >= AWAITED_MAX {
-            return Err(ServiceError::TooManyOpenRequests { limit: AWAITED_MAX });
-        }
-        // Others may share the address with a client that floods: each connection has a share.
-        if of_address >= AWAITED_OF_ADDRESS_MAX && of_connection >= CONNECTION_SHARE {
-            return Err(ServiceError::TooManyOpenRequests { limit: AWAITED_OF_ADDRESS_MAX });
-        }
-        counts.connections.insert(connection, of_connection + 1);
-        counts.addresses.insert(address, of_address + 1);
-        drop(counts);
-        Ok(AwaitedRequest { counts: self.clone(), connection })
-    }
-}
-
-fn address_of(connection: Option<SocketAddr>) -> Option<IpAddr> {
-    connection.map(|connection| connection.ip().to_canonical())
-}
-
-/// One of them. It is no longer counted when this is dropped.
-#[derive(Debug)]
-struct AwaitedRequest {
-    counts: AwaitedRequests,
-    connection: Option<SocketAddr>,
-}
-
-impl Drop for AwaitedRequest {
-    fn drop(&mut self) {
-        let mut counts = self.counts.lock();
-        subtract_one(&mut counts.connections, self.connection);
-        subtract_one(&mut counts.addresses, address_of(self.connection));
-    }
-}
-
-fn subtract_one<K: Eq + Hash>(counts: &mut HashMap<K, usize>, key: K) {
-    if let Entry::Occupied(mut count) = counts.entry(key) {
-        *count.get_mut() -= 1;
-        if *count.get() == 0 {
-            count.remove();
-        }
-    }
-}
-
-/// A body that ends with an error if its first message does not arrive in time.
+/// A body that is read one complete message at a time. It ends with an error if a message that was
+/// begun does not arrive in time.
 pub(crate) struct AwaitedBody {
     body: Body,
-    requests: AwaitedRequests,
-    connection: Option<SocketAddr>,
-    /// A stream of requests may stay empty.
-    has_deadline: bool,
-    state: AwaitedState,
+    requests: ConnectionRequests,
+    /// A stream of requests may stay empty. Other bodies have one message, and end.
+    is_stream: bool,
+    messages: MessageScan,
+    /// What was not read.
+    arrived: ArrivedBytes,
+    /// It may be read.
+    is_complete: bool,
+    /// Nothing has to be awaited any longer.
+    has_passed: bool,
+    waiting: Option<Box<AwaitedMessage>>,
 }
 
 type BodyFrame = Option<Result<Frame<Bytes>, Status>>;
 
-enum AwaitedState {
-    New,
-    Waiting {
-        _counted: AwaitedRequest,
-        deadline: Option<Pin<Box<Sleep>>>,
-    },
-    /// The first frame has arrived and was not read.
-    First(BodyFrame),
-    Arrived,
+/// What has arrived of a message.
+#[derive(Default)]
+struct ArrivedBytes {
+    /// Copies: a frame refers to the buffer of its connection, which is much larger.
+    start: BytesMut,
+    /// The frame that completed it.
+    last: Option<BodyFrame>,
+}
+
+impl ArrivedBytes {
+    fn is_empty(&self) -> bool {
+        self.start.is_empty() && self.last.is_none()
+    }
+
+    /// The next frame to read.
+    fn take(&mut self) -> BodyFrame {
+        if self.start.is_empty() {
+            return self.last.take().flatten();
+        }
+        Some(Ok(Frame::data(std::mem::take(&mut self.start).freeze())))
+    }
+}
+
+/// A request or a message that has not arrived completely.
+struct AwaitedMessage {
+    counted: AwaitedRequest,
+    /// None before a message of a stream begins.
+    clock: Option<MessageClock>,
+}
+
+/// Limits the time of a message.
+struct MessageClock {
+    began: Instant,
+    progressed: Instant,
+    /// When it is checked next.
+    check: Pin<Box<Sleep>>,
+    bytes_at_check: usize,
+}
+
+impl MessageClock {
+    fn start() -> Self {
+        let now = Instant::now();
+        let check = Box::pin(sleep(CHECK_INTERVAL));
+        Self { began: now, progressed: now, check, bytes_at_check: 0 }
+    }
+
+    /// Ready when the message takes too long. This many bytes are here.
+    fn poll_late(
+        &mut self,
+        bytes: usize,
+        requests: &ConnectionRequests,
+        context: &mut Context<'_>,
+    ) -> Poll<()> {
+        loop {
+            ready!(self.check.as_mut().poll(context));
+            let now = Instant::now();
+            let more = bytes - self.bytes_at_check;
+            if more > 0 {
+                self.progressed = now;
+            }
+            let is_late = now - self.progressed >= MESSAGE_TIMEOUT
+                || now - self.began >= MESSAGE_TIMEOUT_MAX
+                || (more < PROGRESS_BYTES_MIN && requests.is_short());
+            if is_late {
+                return Poll::Ready(());
+            }
+            self.bytes_at_check = bytes;
+            self.check.as_mut().reset(now + CHECK_INTERVAL);
+        }
+    }
 }
 
 impl AwaitedBody {
+    /// Messages above `bytes_max` are not awaited: the service refuses them.
     pub(crate) fn new(
         body: Body,
-        requests: AwaitedRequests,
-        connection: Option<SocketAddr>,
-        has_deadline: bool,
+        requests: ConnectionRequests,
+        is_stream: bool,
+        bytes_max: usize,
     ) -> Self {
-        Self { body, requests, connection, has_deadline, state: AwaitedState::New }
+        Self {
+            body,
+            requests,
+            is_stream,
+            messages: MessageScan::new(bytes_max),
+            arrived: ArrivedBytes::default(),
+            is_complete: false,
+            has_passed: false,
+            waiting: None,
+        }
     }
 
-    /// Whether the first bytes are here already, which is usual: they follow the headers.
+    /// Whether the message is here already, which is usual: it follows the headers.
     pub(crate) fn has_arrived(&mut self) -> bool {
-        // Without the first bytes, `poll_arrived` follows, with the waker of the call.
+        // Without it, `poll_arrived` follows, with the waker of the call.
         let mut context = Context::from_waker(Waker::noop());
-        match Pin::new(&mut self.body).poll_frame(&mut context) {
-            Poll::Ready(first) => {
-                self.state = AwaitedState::First(first);
-                true
+        while !self.is_complete {
+            match Pin::new(&mut self.body).poll_frame(&mut context) {
+                Poll::Ready(frame) => self.receive(frame),
+                Poll::Pending => return false,
             }
-            Poll::Pending => false,
+        }
+        true
+    }
+
+    fn receive(&mut self, frame: BodyFrame) {
+        let ended_before = self.messages.ended();
+        let data = match &frame {
+            Some(Ok(frame)) => frame.data_ref(),
+            _ => None,
+        };
+        if let Some(data) = data {
+            self.messages.advance(data);
+        }
+        let ended = self.messages.ended();
+        let is_enough = match self.is_stream {
+            true => ended > ended_before,
+            // A second message is refused by the service.
+            false => ended > 1 || (ended == 1 && !self.messages.is_between_messages()),
+        };
+        let is_last = data.is_none() || (!self.is_stream && self.body.is_end_stream());
+        self.is_complete = is_enough || is_last || self.messages.is_refused();
+        match data {
+            Some(data) if !self.is_complete => self.arrived.start.extend_from_slice(data),
+            _ => self.arrived.last = Some(frame),
         }
     }
 
-    /// Waits for the first bytes; they remain to be read.
+    /// Waits for the message; it remains to be read.
     pub(crate) fn poll_arrived(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        match &mut self.state {
-            AwaitedState::First(_) | AwaitedState::Arrived => return Poll::Ready(Ok(())),
-            AwaitedState::New | AwaitedState::Waiting { .. } => {}
-        }
-        if let Poll::Ready(first) = Pin::new(&mut self.body).poll_frame(context) {
-            self.state = AwaitedState::First(first);
-            return Poll::Ready(Ok(()));
-        }
-        if matches!(self.state, AwaitedState::New) {
-            let counted = self.requests.begin(self.connection)?;
-            let deadline = self.has_deadline.then(|| Box::pin(sleep(FIRST_MESSAGE_TIMEOUT)));
-            self.state = AwaitedState::Waiting { _counted: counted, deadline };
-        }
-        if let AwaitedState::Waiting { deadline: Some(deadline), .. } = &mut self.state {
-            ready!(deadline.as_mut().poll(context));
+        while !self.is_complete {
+            if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
+                self.receive(frame);
+                // What is here is counted before more is read.
+                if let Some(waiting) = &mut self.waiting {
+                    waiting.counted.resize(self.arrived.start.capacity())?;
+                }
+                continue;
+            }
+            // A stream may wait for as long as it likes between messages. It is counted until its
+            // first one.
+            let has_begun = !self.is_stream || !self.messages.is_between_messages();
+            if !has_begun && self.messages.ended() > 0 {
+                return Poll::Pending;
+            }
+            let waiting = match &mut self.waiting {
+                Some(waiting) => waiting,
+                empty => {
+                    let counted = self.requests.begin()?;
+                    empty.insert(Box::new(AwaitedMessage { counted, clock: None }))
+                }
+            };
+            waiting.counted.resize(self.arrived.start.capacity())?;
+            if !has_begun {
+                return Poll::Pending;
+            }
+            let clock = waiting.clock.get_or_insert_with(MessageClock::start);
+            ready!(clock.poll_late(self.arrived.start.len(), &self.requests, context));
             return Poll::Ready(Err(ServiceError::RequestNotSent.into()));
         }
-        Poll::Pending
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -160,138 +207,44 @@ impl http_body::Body for AwaitedBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if self.has_passed {
+            return Pin::new(&mut self.body).poll_frame(context);
+        }
         if let Err(status) = ready!(self.poll_arrived(context)) {
+            self.waiting = None;
+            self.has_passed = true;
             return Poll::Ready(Some(Err(status)));
         }
-        match std::mem::replace(&mut self.state, AwaitedState::Arrived) {
-            AwaitedState::First(first) => Poll::Ready(first),
-            _ => Pin::new(&mut self.body).poll_frame(context),
+        let frame = self.arrived.take();
+        if self.arrived.is_empty() {
+            self.waiting = None;
+            let is_over = !self.is_stream || frame.is_none() || self.messages.is_refused();
+            self.has_passed = is_over;
+            self.is_complete = is_over;
         }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        // A first frame that was not read may be the last one of the body below.
-        !matches!(self.state, AwaitedState::First(_)) && self.body.is_end_stream()
+        // A frame that was not read may be the last one of the body below.
+        self.arrived.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.state {
-            AwaitedState::First(_) => SizeHint::default(),
-            _ => self.body.size_hint(),
+        match self.arrived.is_empty() {
+            true => self.body.size_hint(),
+            false => SizeHint::default(),
         }
     }
 }
 
-/// This many requests of one connection may lack their message.
-const AWAITED_MAX: usize = 4_096;
-/// This many requests of one client address may lack their message.
-const AWAITED_OF_ADDRESS_MAX: usize = 4 * AWAITED_MAX;
-/// This many of each connection may lack their message whatever others of its address do.
-const CONNECTION_SHARE: usize = 16;
-const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a message may make no progress.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a message may take.
+const MESSAGE_TIMEOUT_MAX: Duration = Duration::from_secs(300);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// How much of a message has to arrive between two checks while memory is short.
+const PROGRESS_BYTES_MIN: usize = 16 << 10;
 
 #[cfg(test)]
-mod tests {
-    use http_body_util::BodyExt;
-
-    use super::*;
-
-    /// Nothing arrives.
-    struct SilentBody;
-
-    impl http_body::Body for SilentBody {
-        type Data = Bytes;
-        type Error = Status;
-
-        fn poll_frame(
-            self: Pin<&mut Self>,
-            _: &mut Context<'_>,
-        ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-            Poll::Pending
-        }
-    }
-
-    async fn first(body: &mut AwaitedBody) -> Option<Result<Frame<Bytes>, Status>> {
-        std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await
-    }
-
-    fn silent(requests: &AwaitedRequests, has_deadline: bool) -> AwaitedBody {
-        silent_from(requests, "127.0.0.1:1", has_deadline)
-    }
-
-    fn silent_from(requests: &AwaitedRequests, from: &str, has_deadline: bool) -> AwaitedBody {
-        let connection = Some(from.parse().unwrap());
-        AwaitedBody::new(Body::new(SilentBody), requests.clone(), connection, has_deadline)
-    }
-
-    fn is_pending(body: &mut AwaitedBody) -> bool {
-        Pin::new(body).poll_frame(&mut Context::from_waker(Waker::noop())).is_pending()
-    }
-
-    fn assert_none_counted(requests: &AwaitedRequests) {
-        let counts = requests.lock();
-        assert!(counts.connections.is_empty() && counts.addresses.is_empty(), "{counts:?}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_request_without_a_message_ends() {
-        let requests = AwaitedRequests::default();
-        let error = first(&mut silent(&requests, true)).await.unwrap().unwrap_err();
-        assert_eq!(error.code(), tonic::Code::DeadlineExceeded);
-        assert_none_counted(&requests);
-        // A stream of requests waits.
-        let mut stream = silent(&requests, false);
-        let waited = tokio::time::timeout(10 * FIRST_MESSAGE_TIMEOUT, first(&mut stream)).await;
-        assert!(waited.is_err());
-    }
-
-    #[tokio::test]
-    async fn their_number_is_limited_for_each_connection_and_each_address() {
-        let requests = AwaitedRequests::default();
-        let mut open = Vec::new();
-        for port in 1..=AWAITED_OF_ADDRESS_MAX / AWAITED_MAX {
-            let connection = format!("127.0.0.1:{port}");
-            for _ in 0..AWAITED_MAX {
-                let mut body = silent_from(&requests, &connection, false);
-                assert!(is_pending(&mut body));
-                open.push(body);
-            }
-            let mut refused = silent_from(&requests, &connection, false);
-            let error = first(&mut refused).await.unwrap().unwrap_err();
-            assert_eq!(error.code(), tonic::Code::ResourceExhausted);
-        }
-        // Another connection, from the same address in its other notation, has its share.
-        let another = || silent_from(&requests, "[::ffff:127.0.0.1]:9999", false);
-        for _ in 0..CONNECTION_SHARE {
-            let mut body = another();
-            assert!(is_pending(&mut body));
-            open.push(body);
-        }
-        let mut refused = another();
-        let error = first(&mut refused).await.unwrap().unwrap_err();
-        assert_eq!(error.code(), tonic::Code::ResourceExhausted);
-        let mut other = silent_from(&requests, "127.0.0.2:1", false);
-        assert!(is_pending(&mut other));
-        drop((open, other));
-        assert_none_counted(&requests);
-    }
-
-    /// What was received while nobody read it is read first, and once.
-    #[tokio::test]
-    async fn first_bytes_that_were_awaited_remain_to_be_read() {
-        let requests = AwaitedRequests::default();
-        let arrived = |text: &'static str| {
-            let body = Body::new(text.to_owned().map_err(|never| match never {}));
-            AwaitedBody::new(body, requests.clone(), None, true)
-        };
-        for text in ["message", ""] {
-            let mut body = arrived(text);
-            assert!(body.has_arrived());
-            assert!(!body.is_end_stream());
-            let read = body.collect().await.unwrap().to_bytes();
-            assert_eq!(read, text);
-        }
-        assert!(!silent(&requests, true).has_arrived());
-        assert_none_counted(&requests);
-    }
-}
+mod tests;

@@ -212,12 +212,14 @@ impl RunningServer {
         let services = routes(&self.context, config).into_axum_router();
         let router = services.reset_fallback().merge(client_router(state.clone()));
         let audit_log = self.context.audit_log.clone();
+        let (awaited, bytes_max) =
+            (&self.context.awaited_requests, message_bytes_max(&self.context));
         let counted = |dispatch| {
             let audited = AuditedService::new(dispatch, audit_log.clone());
-            CountedService::new(GrpcGuard::new(audited), Arc::clone(&metrics.calls))
+            let guarded = GrpcGuard::new(audited, awaited.clone(), bytes_max);
+            CountedService::new(guarded, Arc::clone(&metrics.calls))
         };
         let router = counted(Dispatch::new(Some(kv_service(&self.context)), router.into()));
-        let bytes_max = message_bytes_max(&self.context);
         let router = Gateway::new(router, self.context.clone(), config, bytes_max);
         let metrics_router = counted(Dispatch::new(None, metrics_router(state).into()));
         let streams_max = config.max_concurrent_streams;

@@ -92,6 +92,10 @@ pub(crate) enum ServiceError {
     TooManyOpenRequests {
         limit: usize,
     },
+    /// Incomplete requests take all memory for them.
+    RequestMemoryUsedUp {
+        limit: u64,
+    },
     /// Other responses take all memory for responses, and their clients are still reading.
     ResponseMemoryUsedUp {
         limit: u64,
@@ -332,6 +336,9 @@ impl ServiceError {
     /// The same for responses that take too much memory.
     fn response_code_and_text(&self) -> (Code, String) {
         let text = match self {
+            Self::RequestMemoryUsedUp { limit } => format!(
+                "quorate: requests that were begun and not sent take all {limit} bytes that they may (half of --max-response-memory); try again later"
+            ),
             Self::ResponseMemoryUsedUp { limit } => format!(
                 "quorate: unread responses take all {limit} bytes of --max-response-memory; try again later"
             ),

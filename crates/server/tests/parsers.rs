@@ -9,15 +9,38 @@ use std::path::Path;
 
 use prost::Message;
 use quorate::tcp::fuzzing as tcp;
+use quorate_core::{Entries, Entry, MemberId, Membership};
 use quorate_etcd_files::WalReader;
+use quorate_kv::{Command, Compact, Put};
 use quorate_proto::etcdserverpb::request_op::Request;
 use quorate_proto::etcdserverpb::{
     Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
 };
 use quorate_server::fuzzing;
+use quorate_storage::codec::Codec;
 
 /// The name of a parser, the parser, and valid inputs.
 type Parser = (&'static str, fn(&[u8]), Vec<Vec<u8>>);
+
+/// The fuzz targets, and where the normal tests have their short version.
+const TARGETS: [(&str, &str); 15] = [
+    ("wal", "crates/sim/tests/damage.rs"),
+    ("snapshot", "crates/sim/tests/damage.rs"),
+    ("peer_frame", HERE),
+    ("scenario", "crates/sim/tests/scenarios.rs"),
+    ("core_codec", HERE),
+    ("kv_command", HERE),
+    ("handshake", HERE),
+    ("requests", HERE),
+    ("backup", HERE),
+    ("config_file", HERE),
+    ("url", HERE),
+    ("token", HERE),
+    ("json", HERE),
+    ("etcd_database", HERE),
+    ("etcd_log", HERE),
+];
+const HERE: &str = "crates/server/tests/parsers.rs";
 
 fn parsers() -> Vec<Parser> {
     let text = |samples: &[&str]| samples.iter().map(|text| text.as_bytes().to_vec()).collect();
@@ -34,6 +57,8 @@ fn parsers() -> Vec<Parser> {
         ("messages of peers", tcp::decode_message, vec![vec![4, 0, 8, 1, 16, 1, 0, 0]]),
         ("handshakes", tcp::decode_handshake, vec![vec![8, 1, 16, 2, 26, 1, 97]]),
         ("records of the log", quorate_storage::fuzzing::decode_record_body, vec![vec![7; 40]]),
+        ("values of the core", fuzzing::decode_core_values, core_values()),
+        ("commands of the machine", fuzzing::run_command, commands()),
         ("requests", fuzzing::run_requests, requests()),
         ("timeouts", fuzzing::parse_timeout, text(&["5S", "99999999n", "0m"])),
         (
@@ -67,6 +92,19 @@ fn parsers() -> Vec<Parser> {
         ),
         ("entries of etcd", |bytes| _ = fuzzing::apply_etcd_entry(bytes), etcd_entries()),
     ]
+}
+
+fn core_values() -> Vec<Vec<u8>> {
+    let membership = Membership::new([MemberId(1), MemberId(2)], [MemberId(3)]);
+    let entries: Entries = vec![Entry::command(2, 7, vec![7; 9])].into();
+    vec![membership.to_bytes().to_vec(), entries.to_bytes().to_vec()]
+}
+
+fn commands() -> Vec<Vec<u8>> {
+    let (key, value) = ("key".into(), "value".into());
+    let put = Put { key, value, ..Put::default() };
+    let compact = Compact { revision: 3 };
+    [Command::Put(put), Command::Compact(compact)].map(|it| it.encode().to_vec()).to_vec()
 }
 
 fn json_requests() -> [&'static str; 3] {
@@ -175,5 +213,22 @@ fn no_parser_of_foreign_bytes_panics() {
             let outcome = std::panic::catch_unwind(|| parse(&input));
             assert!(outcome.is_ok(), "{name}: input {number} panics: {input:?}");
         }
+    }
+}
+
+#[test]
+fn every_fuzz_target_has_a_short_version() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let manifest = fs::read_to_string(root.join("fuzz/Cargo.toml")).unwrap();
+    let (_, targets) = manifest.split_once("[[bin]]").unwrap();
+    let names: Vec<&str> = targets
+        .lines()
+        .filter_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'))
+        .collect();
+    let mut missing = names.iter().filter(|name| !TARGETS.iter().any(|(known, _)| known == *name));
+    assert_eq!(missing.next(), None);
+    assert_eq!(names.len(), TARGETS.len());
+    for (name, file) in TARGETS {
+        assert!(root.join(file).exists(), "{name}: {file}");
     }
 }

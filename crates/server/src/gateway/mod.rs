@@ -31,7 +31,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Service};
 
-use crate::access::AccessDenied;
+use crate::access::{AccessDenied, ClientIdentity};
 use crate::client_certificate::ClientCertificate;
 use crate::config::ServerConfig;
 use crate::connections::ClientConnectInfo;
@@ -166,11 +166,14 @@ where
         request: Request<Body>,
     ) -> Result<Response<Body>, ServiceError> {
         let deadline = deadline_of(request.headers())?;
-        let (parts, body) = request.into_parts();
-        let schema = call.schema;
+        let (mut parts, body) = request.into_parts();
+        ClientConnectInfo::unpack(&mut parts.extensions);
+        let client = ClientIdentity::from_extensions(&parts.extensions);
+        let requests = self.context.awaited_requests.of(client.peer_address);
+        let (schema, bytes_max) = (call.schema, self.text_bytes_max);
         let body = match schema.streams_requests {
-            true => Body::new(StreamBody::new(body, schema.request, self.text_bytes_max)),
-            false => unary_body(body, schema.request, self.text_bytes_max).await?,
+            true => Body::new(StreamBody::new(body, schema.request, bytes_max, requests)),
+            false => unary_body(body, schema.request, bytes_max, &requests).await?,
         };
         let mut request = Request::new(body);
         *request.method_mut() = Method::POST;
@@ -178,7 +181,6 @@ where
         *request.uri_mut() = Uri::from_static(call.method);
         *request.headers_mut() = grpc_headers(&parts.headers);
         *request.extensions_mut() = parts.extensions;
-        ClientConnectInfo::unpack(request.extensions_mut());
         request.extensions_mut().remove::<ClientCertificate>();
         let answered = async {
             let Ok(response) = self.inner.call(request).await;

@@ -12,6 +12,7 @@ use tonic::body::Body;
 
 use super::from_json;
 use super::schema::MessageId;
+use crate::request_budget::{AwaitedRequest, ConnectionRequests};
 use crate::status::ServiceError;
 
 /// Reads the whole body, and converts it to a body with one message.
@@ -19,8 +20,10 @@ pub(super) async fn unary_body(
     mut body: Body,
     message: MessageId,
     bytes_max: usize,
+    requests: &ConnectionRequests,
 ) -> Result<Body, ServiceError> {
     let read = async {
+        let mut counted = requests.begin()?;
         let mut text = BytesMut::new();
         loop {
             let frame = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context));
@@ -31,6 +34,7 @@ pub(super) async fn unary_body(
                     let data = frame.into_data().unwrap_or_default();
                     check_size(text.len() + data.len(), bytes_max)?;
                     text.extend_from_slice(&data);
+                    counted.resize(text.capacity())?;
                 }
             }
         }
@@ -94,18 +98,41 @@ pub(super) struct StreamBody {
     bytes_max: usize,
     values: ValueSplitter,
     ended: bool,
+    requests: ConnectionRequests,
+    /// The value that has not arrived completely.
+    counted: Option<AwaitedRequest>,
 }
 
 impl StreamBody {
-    pub(super) fn new(body: Body, message: MessageId, bytes_max: usize) -> Self {
-        Self { body, message, bytes_max, values: ValueSplitter::default(), ended: false }
+    pub(super) fn new(
+        body: Body,
+        message: MessageId,
+        bytes_max: usize,
+        requests: ConnectionRequests,
+    ) -> Self {
+        let values = ValueSplitter::default();
+        Self { body, message, bytes_max, values, ended: false, requests, counted: None }
     }
 
     fn next_message(&mut self) -> Result<Option<Bytes>, ServiceError> {
         match self.values.next()? {
             Some(text) => framed(self.message, &text).map(Some),
-            None => check_size(self.values.buffered(), self.bytes_max).map(|()| None),
+            None => {
+                check_size(self.values.buffered(), self.bytes_max)?;
+                self.count()?;
+                Ok(None)
+            }
         }
+    }
+
+    /// Counts what is buffered.
+    fn count(&mut self) -> Result<(), ServiceError> {
+        match (&mut self.counted, self.values.buffered()) {
+            (counted, 0) => *counted = None,
+            (Some(counted), bytes) => counted.resize(bytes)?,
+            (counted, bytes) => counted.insert(self.requests.begin()?).resize(bytes)?,
+        }
+        Ok(())
     }
 }
 
@@ -218,7 +245,12 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
+    use std::future::Future;
+
+    use tokio_stream::StreamExt;
+
     use super::*;
+    use crate::request_budget::AwaitedRequests;
 
     #[test]
     fn values_are_split_wherever_the_stream_is_cut() {
@@ -257,5 +289,35 @@ mod tests {
             }
             assert!(refused, "{text}");
         }
+    }
+
+    /// A body that never ends, with this text.
+    fn unfinished(text: &'static str) -> Body {
+        let first = tokio_stream::once(Ok::<_, Status>(Frame::data(Bytes::from(text))));
+        let frames = first.chain(tokio_stream::pending());
+        Body::new(http_body_util::StreamBody::new(frames))
+    }
+
+    #[tokio::test]
+    async fn what_has_arrived_of_a_request_is_counted_and_limited() {
+        let call = crate::gateway::paths::find("kv/put").unwrap();
+        let message = call.schema.request;
+        let requests = AwaitedRequests::new(100);
+        let of_client = requests.of(None);
+        let mut stream =
+            StreamBody::new(unfinished("{} {\"key\":"), message, 99, of_client.clone());
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        assert!(Pin::new(&mut stream).poll_frame(&mut context).is_ready());
+        assert!(Pin::new(&mut stream).poll_frame(&mut context).is_pending());
+        assert_eq!(requests.bytes(), 8);
+        let body = unfinished("{\"key\":");
+        let mut whole = Box::pin(unary_body(body, message, 99, &of_client));
+        assert!(whole.as_mut().poll(&mut context).is_pending());
+        assert!(requests.bytes() >= 15);
+        drop((stream, whole));
+        assert_eq!(requests.bytes(), 0);
+        let small = AwaitedRequests::new(4).of(None);
+        let refused = unary_body(unfinished("{\"key\":"), message, 99, &small).await;
+        assert!(matches!(refused, Err(ServiceError::RequestMemoryUsedUp { .. })));
     }
 }

@@ -26,6 +26,7 @@ use crate::auth::TokenProvider;
 use crate::context::ServiceContext;
 use crate::lost_peers::lost_peers;
 use crate::member_details::address_of;
+use crate::request_budget::AwaitedRequests;
 use crate::response_budget::ResponseBudget;
 use crate::tls::HandshakeCounters;
 use calls::{CODES, CallCounters, MethodCounters};
@@ -44,6 +45,7 @@ pub(crate) async fn page(context: &ServiceContext, metrics: &ServerMetrics) -> S
     peers(&mut page, context, metrics);
     clients(&mut page, metrics);
     tls(&mut page, context, &metrics.handshakes);
+    requests(&mut page, &context.awaited_requests);
     responses(&mut page, &context.responses);
     grpc(&mut page, &metrics.calls);
     process::write(&mut page);
@@ -282,6 +284,18 @@ fn tls(page: &mut MetricsPage, context: &ServiceContext, handshakes: &HandshakeC
     ] {
         page.line(name, &format!("result=\"{result}\""), get(counter));
     }
+}
+
+fn requests(page: &mut MetricsPage, requests: &AwaitedRequests) {
+    let name = "quorate_client_incomplete_request_bytes";
+    let help = "Memory of requests that have not arrived completely.";
+    page.gauge(name, help, requests.bytes() as u64);
+    let name = "quorate_client_incomplete_request_limit_bytes";
+    let help = "The limit of that memory (half of --max-response-memory).";
+    page.gauge(name, help, requests.bytes_max() as u64);
+    let name = "quorate_client_incomplete_requests_refused_total";
+    let help = "Requests that were refused because too many had not arrived completely.";
+    page.counter(name, help, requests.refused());
 }
 
 fn responses(page: &mut MetricsPage, responses: &ResponseBudget) {

@@ -9,9 +9,11 @@ mod certificates;
 mod support;
 
 mod grpc;
+mod handshakes;
 mod http1;
 mod http2;
 mod peer_port;
+mod signed_tokens;
 mod tls;
 mod tokens;
 
@@ -29,6 +31,9 @@ use tokio::net::TcpStream;
 
 /// Cases of all tables. A case that is lost by mistake fails the test.
 const CASES: usize = grpc::CASES + http1::CASES + http2::CASES + peer_port::CASES;
+
+/// All tables together are as large as promised.
+const _: () = assert!(CASES + tls::CASES + tokens::CASES + signed_tokens::CASES >= 200);
 
 /// How much the process may grow. Far less than what a hostile length names.
 const GROWTH_MAX: u64 = 192 << 20;
@@ -106,6 +111,21 @@ async fn strangers_at_ports_with_tls_get_no_further_than_the_handshake() {
     server.stop().await;
 }
 
+/// Tokens of users that the server did not sign, or not so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forged_signed_tokens_are_refused() {
+    let member = TestMember::new("a");
+    let mut config = member.config(&[&member], ClusterState::New);
+    config.auth.token = signed_tokens::config();
+    let server = RunningServer::start(config).await.unwrap();
+    member.put_until_done("key", "value").await;
+    let mut report = Report::default();
+    signed_tokens::run(&member, &mut report).await;
+    assert!(report.wrong.is_empty(), "{}", report.wrong.join("\n"));
+    assert_eq!(report.cases, signed_tokens::CASES);
+    server.stop().await;
+}
+
 /// The results of the cases: all of them are run, also after a wrong one.
 #[derive(Default)]
 struct Report {
@@ -144,10 +164,13 @@ impl GoodClient {
         Self { stop, requests, task }
     }
 
-    async fn finish(self) {
+    /// Returns how many requests were served.
+    async fn finish(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         self.task.await.unwrap();
-        assert!(self.requests.load(Ordering::Relaxed) > 0);
+        let requests = self.requests.load(Ordering::Relaxed);
+        assert!(requests > 0);
+        requests
     }
 }
 

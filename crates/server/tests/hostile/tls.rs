@@ -116,6 +116,11 @@ impl ClientHello {
     }
 }
 
+/// A hello that a server answers with its certificate and a signature, which is work.
+pub(crate) fn valid_hello() -> Vec<u8> {
+    ClientHello::valid().bytes()
+}
+
 /// More of a hello than a server keeps, in records of this size.
 fn large_hello(piece: usize) -> Vec<u8> {
     let first = record(HANDSHAKE, &[1, 255, 255, 255, 3, 3]);

@@ -8,6 +8,7 @@ use quorate_proto::etcdserverpb::{
     AuthenticateRequest, RangeRequest,
 };
 use tonic::metadata::MetadataValue;
+use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
 use crate::Report;
@@ -60,34 +61,51 @@ fn logins() -> [(&'static str, String, String); LOGINS] {
     ]
 }
 
-pub(crate) async fn run(member: &TestMember, report: &mut Report) {
-    let channel = member.channel().await;
+/// Adds the user `root`, and enables authentication.
+pub(crate) async fn enable(channel: &Channel) {
     let mut auth = AuthClient::new(channel.clone());
-    let (name, password) = ("root".to_owned(), "secret".to_owned());
-    let user =
-        AuthUserAddRequest { name: name.clone(), password: password.clone(), ..Default::default() };
+    let AuthenticateRequest { name, password } = root();
+    let user = AuthUserAddRequest { name: name.clone(), password, ..Default::default() };
     auth.user_add(user).await.unwrap();
     auth.role_add(AuthRoleAddRequest { name: name.clone() }).await.unwrap();
-    let grant = AuthUserGrantRoleRequest { user: name.clone(), role: name.clone() };
+    let grant = AuthUserGrantRoleRequest { user: name.clone(), role: name };
     auth.user_grant_role(grant).await.unwrap();
     auth.auth_enable(AuthEnableRequest {}).await.unwrap();
-    let login = AuthenticateRequest { name, password };
-    let valid = auth.authenticate(login.clone()).await.unwrap().into_inner().token;
+}
 
-    let mut kv = KvClient::new(channel);
-    let mut range = async |header: &'static str, token: &[u8]| {
-        let key = "key".into();
-        let mut request = Request::new(RangeRequest { key, ..Default::default() });
-        let value = MetadataValue::try_from(token.to_vec()).unwrap();
-        request.metadata_mut().insert(header, value);
-        kv.range(request).await.map(|response| response.into_inner().count)
-    };
-    assert_eq!(range("token", valid.as_bytes()).await.unwrap(), 1);
+fn root() -> AuthenticateRequest {
+    AuthenticateRequest { name: "root".to_owned(), password: "secret".to_owned() }
+}
+
+/// A valid token.
+pub(crate) async fn login(channel: &Channel) -> String {
+    AuthClient::new(channel.clone()).authenticate(root()).await.unwrap().into_inner().token
+}
+
+/// Reads the one key that exists, with this token in this header.
+pub(crate) async fn range(
+    channel: &Channel,
+    header: &'static str,
+    token: &[u8],
+) -> Result<i64, Status> {
+    let mut request = Request::new(RangeRequest { key: "key".into(), ..Default::default() });
+    let value = MetadataValue::try_from(token.to_vec()).unwrap();
+    request.metadata_mut().insert(header, value);
+    let response = KvClient::new(channel.clone()).range(request).await;
+    response.map(|response| response.into_inner().count)
+}
+
+pub(crate) async fn run(member: &TestMember, report: &mut Report) {
+    let channel = member.channel().await;
+    enable(&channel).await;
+    let valid = login(&channel).await;
+    assert_eq!(range(&channel, "token", valid.as_bytes()).await.unwrap(), 1);
     for (name, header, token) in tokens(&valid) {
-        let reply = range(header, &token).await;
+        let reply = range(&channel, header, &token).await;
         let is_right = reply.as_ref().is_err_and(is_refused);
         report.case(name, is_right, reply);
     }
+    let mut auth = AuthClient::new(channel.clone());
     for (case, name, password) in logins() {
         let reply = auth.authenticate(AuthenticateRequest { name, password }).await;
         let is_right = reply.as_ref().is_err_and(|status| {
@@ -97,10 +115,10 @@ pub(crate) async fn run(member: &TestMember, report: &mut Report) {
         });
         report.case(case, is_right, reply);
     }
-    assert_eq!(range("token", valid.as_bytes()).await.unwrap(), 1);
+    assert_eq!(range(&channel, "token", valid.as_bytes()).await.unwrap(), 1);
 }
 
-fn is_refused(status: &Status) -> bool {
+pub(crate) fn is_refused(status: &Status) -> bool {
     // etcd's text.
     let text = "etcdserver: invalid auth token";
     status.code() == Code::Unauthenticated && status.message() == text

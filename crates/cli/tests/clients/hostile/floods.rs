@@ -26,6 +26,7 @@ use crate::support::TEST_TIMEOUT;
 pub(crate) async fn make_all(server: &HostileTarget) -> usize {
     endless_frames(server).await;
     headers_without_requests(server).await;
+    half_sent_messages(server, 40_000).await;
     short_connections(server, 1_000).await;
     idle_connections(server, 1_000).await;
     idle_watch_streams(server, 1_000).await;
@@ -33,7 +34,7 @@ pub(crate) async fn make_all(server: &HostileTarget) -> usize {
     watchers_that_never_read(server, 20).await;
     unread_replies(server, 50).await;
     requests_without_reading(server).await;
-    12
+    13
 }
 
 /// Each frame is small, but there are very many.
@@ -63,6 +64,17 @@ async fn endless_frames(server: &HostileTarget) {
     }
 }
 
+/// Sends these bytes on each of so many connections, which stay open.
+async fn send_to_many(server: &HostileTarget, count: usize, bytes: &[u8]) -> Vec<TcpStream> {
+    let mut connections = Vec::new();
+    for _ in 0..count {
+        let mut stream = server.connect().await;
+        let _ = timeout(Duration::from_secs(10), stream.write_all(bytes)).await;
+        connections.push(stream);
+    }
+    connections
+}
+
 /// Streams on which only headers are sent. Their number is limited, and they end with their
 /// connection.
 async fn headers_without_requests(server: &HostileTarget) {
@@ -71,16 +83,36 @@ async fn headers_without_requests(server: &HostileTarget) {
     let frames: Vec<Vec<u8>> =
         (0..5_000).map(|n: u32| frame(HEADERS, END_HEADERS, 2 * n + 1, &headers)).collect();
     let bytes = after_preface(&frames);
-    let mut connections = Vec::new();
-    for _ in 0..8 {
-        let mut stream = server.connect().await;
-        let _ = timeout(Duration::from_secs(10), stream.write_all(&bytes)).await;
-        connections.push(stream);
-    }
+    let connections = send_to_many(server, 8, &bytes).await;
     server.serves_others("headers without requests").await;
     drop(connections);
     server.assert_unharmed("headers without requests", before, 128 << 10).await;
 }
+
+/// Messages of which only the start is sent. What the server holds for them is bounded: it calls
+/// no service before the message is complete.
+async fn half_sent_messages(server: &HostileTarget, count: u32) {
+    let before = server.resources();
+    let headers = call_headers("/etcdserverpb.KV/Put");
+    let start = [&[0, 0, 0, 0, 100][..], &[10, 90]].concat();
+    let one = |n: u32| {
+        let stream = 2 * n + 1;
+        [frame(HEADERS, END_HEADERS, stream, &headers), frame(DATA, 0, stream, &start)].concat()
+    };
+    let frames: Vec<Vec<u8>> = (0..count / 10).map(one).collect();
+    let bytes = after_preface(&frames);
+    let connections = send_to_many(server, 10, &bytes).await;
+    server.serves_others("half-sent messages").await;
+    let during = server.resources();
+    println!("{count} half-sent messages: {before:?}, then {during:?}");
+    let grown = during.memory_kib.saturating_sub(before.memory_kib);
+    assert!(grown < HALF_SENT_KIB_MAX, "{grown} KiB for {count} half-sent messages");
+    drop(connections);
+    server.assert_unharmed("half-sent messages", before, HALF_SENT_KIB_MAX).await;
+}
+
+/// 16,384 of one address are held, each with its stream and its headers; the others are refused.
+const HALF_SENT_KIB_MAX: u64 = 256 << 10;
 
 async fn short_connections(server: &HostileTarget, count: usize) {
     let before = server.resources();
