@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::client::wait_for;
 use crate::cluster::{FaultCluster, test_directory};
+use crate::support::cluster::TestCluster;
 use crate::support::messages::{COPIED, LOST_LOG, PEER_LOST_LOG};
 use crate::support::{TestDirectory, http_page, run};
 
@@ -84,8 +85,12 @@ struct Setup {
 }
 
 /// A cluster that has the value `old`, and a copy of a follower's disk from then.
-async fn cluster_with_backup(directory: &TestDirectory) -> (FaultCluster, Setup) {
-    let mut cluster = FaultCluster::three(directory).await;
+async fn cluster_with_backup(directory: &TestDirectory, flags: &[&str]) -> (FaultCluster, Setup) {
+    let mut servers = TestCluster::new::<3>(directory, "m");
+    for server in servers.iter_mut() {
+        server.extra_flags.extend(flags.iter().map(ToString::to_string));
+    }
+    let mut cluster = FaultCluster::start(servers, 3).await;
     cluster.client(0).put_retrying("key", "old").await;
     let leader = cluster.leader().await;
     let [rolled_back, other] = cluster.others(leader)[..] else { panic!("not three members") };
@@ -104,7 +109,7 @@ async fn cluster_with_backup(directory: &TestDirectory) -> (FaultCluster, Setup)
 async fn a_rolled_back_disk_is_shown_by_all_members() {
     let directory = test_directory("shown");
     let (mut cluster, Setup { rolled_back, store, backup, .. }) =
-        cluster_with_backup(&directory).await;
+        cluster_with_backup(&directory, &[]).await;
     let all = cluster.running();
     for number in &all {
         wait_for_metric(&cluster, *number, "quorate_peers_lost", 0).await;
@@ -135,13 +140,17 @@ async fn a_rolled_back_disk_is_shown_by_all_members() {
     }
 }
 
+/// A leader keeps leading for so long without a quorum: time for a process to start.
+const PATIENT: [&str; 1] = ["--election-timeout=10000"];
+
 /// Waits until the member's metrics show this value.
 async fn wait_for_metric(cluster: &FaultCluster, number: usize, name: &str, value: u64) {
-    let line = format!("{name} {value}");
+    let (start, end) = (format!("{name}{{"), format!(" {value}"));
     let address = cluster.servers[number].client_address();
-    wait_for(&format!("{line} on member {number}"), async || {
+    wait_for(&format!("{name} {value} on member {number}"), async || {
         let page = http_page(&address, "/metrics").ok()?;
-        page.lines().any(|found| found == line).then_some(())
+        let is_shown = |line: &str| line.starts_with(&start) && line.ends_with(&end);
+        page.lines().any(is_shown).then_some(())
     })
     .await;
 }
@@ -150,7 +159,7 @@ async fn wait_for_metric(cluster: &FaultCluster, number: usize, name: &str, valu
 async fn a_rolled_back_disk_is_noticed_by_the_leader_and_does_not_count() {
     let directory = test_directory("rolled-back");
     let (mut cluster, Setup { leader, rolled_back, other: behind, store, backup }) =
-        cluster_with_backup(&directory).await;
+        cluster_with_backup(&directory, &PATIENT).await;
     cluster.kill(behind);
     // Only the leader and this member have it.
     cluster.client(leader).put_retrying("key", "new").await;
