@@ -14,10 +14,10 @@ use prost::Message;
 use quorate_proto::etcdserverpb::RangeResponse;
 use quorate_proto::mvccpb::KeyValue;
 use tokio::time::Instant;
-use tonic::Status;
 use tonic::codegen::http::HeaderValue;
+use tonic::{Request, Response, Status};
 
-use crate::response_budget::{DroppableResponse, ResponseMemory};
+use crate::response_budget::{DroppableResponse, MemoryWait, ResponseBudget, ResponseMemory};
 use crate::status::ServiceError;
 
 /// In the extensions of a request: a [`ResponseBody`] in the extensions of the response takes
@@ -102,6 +102,35 @@ impl ResponseBody {
             }))
         }))
     }
+}
+
+/// Smaller responses are not counted while they are sent: they take as little as their streams.
+pub(crate) const STREAMED_BYTES_MIN: u64 = 4 << 10;
+
+/// Whether the caller puts the body of a response in its place: see [`StreamedResponses`].
+pub(crate) fn can_stream<T>(request: &Request<T>) -> bool {
+    request.extensions().get::<StreamedResponses>().is_some()
+}
+
+/// A response with this body.
+pub(crate) fn streamed<T: Default>(body: ResponseBody) -> Response<T> {
+    let mut response = Response::new(T::default());
+    response.extensions_mut().insert(body);
+    response
+}
+
+/// A response that was read without a reservation. Its memory counts from now on, until it is sent.
+pub(crate) async fn send_counted<T: Message + Default>(
+    budget: &Arc<ResponseBudget>,
+    response: T,
+    is_streamed: bool,
+) -> Result<Response<T>, Status> {
+    let bytes = response.encoded_len() as u64;
+    if !is_streamed || bytes < STREAMED_BYTES_MIN {
+        return Ok(Response::new(response));
+    }
+    let memory = budget.reserve(bytes, MemoryWait::ForSomeTime).await?;
+    Ok(streamed(ResponseBody::message(&response, memory)?))
 }
 
 /// gRPC has four bytes for the length of a message.
@@ -255,7 +284,6 @@ mod tests {
     use quorate_proto::etcdserverpb::ResponseHeader;
 
     use super::*;
-    use crate::response_budget::{MemoryWait, ResponseBudget};
 
     fn kv(key: &str, value_bytes: usize) -> KeyValue {
         KeyValue {

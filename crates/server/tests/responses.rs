@@ -10,11 +10,12 @@ use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use http::Request;
 use prost::Message;
+use quorate_proto::etcdserverpb::lease_client::LeaseClient;
 use quorate_proto::etcdserverpb::watch_client::WatchClient;
 use quorate_proto::etcdserverpb::watch_request::RequestUnion;
 use quorate_proto::etcdserverpb::{
-    DeleteRangeRequest, PutRequest, RangeRequest, RangeResponse, RequestOp, TxnRequest,
-    WatchCreateRequest, WatchRequest, request_op,
+    DeleteRangeRequest, LeaseGrantRequest, LeaseTimeToLiveRequest, PutRequest, RangeRequest,
+    RangeResponse, RequestOp, TxnRequest, WatchCreateRequest, WatchRequest, request_op,
 };
 use quorate_server::RunningServer;
 use quorate_server::config::ClusterState;
@@ -113,6 +114,45 @@ async fn unread_responses_stay_within_the_budget() {
     let found = timeout(TEST_TIMEOUT, kv.range(range)).await.unwrap().unwrap().into_inner();
     assert_eq!((found.kvs.len(), found.count, found.more), (8, 8, false));
     assert!(found.kvs.iter().all(|kv| kv.value.len() == MIB as usize && kv.version == 1));
+    server.stop_now().await;
+}
+
+/// Lists of leases, and of the keys of one, are counted as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unread_lists_of_leases_stay_within_the_budget() {
+    const KEYS: usize = 512;
+    let a = TestMember::new("a");
+    let mut config = a.config(&[&a], ClusterState::New);
+    config.max_response_memory = 8 * MIB;
+    let server = RunningServer::start(config).await.unwrap();
+    a.put_until_done("first", "1").await;
+    let mut leases = LeaseClient::new(a.channel().await).max_decoding_message_size(usize::MAX);
+    let grant = LeaseGrantRequest { ttl: 100_000, ..Default::default() };
+    let lease = leases.lease_grant(grant).await.unwrap().into_inner().id;
+    let mut kv = a.kv().await;
+    for number in 0..KEYS {
+        let key = format!("{number:01024}").into();
+        kv.put(PutRequest { key, lease, ..Default::default() }).await.unwrap();
+    }
+    let keys = LeaseTimeToLiveRequest { id: lease, keys: true };
+    let mut client = connect(server.client_addresses()[0]).await;
+    let mut unread = Vec::new();
+    for _ in 0..40 {
+        unread.push(call(&mut client, "/etcdserverpb.Lease/LeaseTimeToLive", &keys, None).await);
+    }
+    support::wait_for("responses are sent", async || {
+        metric(&server, "quorate_client_response_bytes").await >= 4 * MIB
+    })
+    .await;
+    let used = metric(&server, "quorate_client_response_bytes").await;
+    assert!(used <= 8 * MIB, "{used}");
+    drop((unread, client));
+    support::wait_for("all memory is free", async || {
+        metric(&server, "quorate_client_response_bytes").await == 0
+    })
+    .await;
+    let found = leases.lease_time_to_live(keys).await.unwrap().into_inner();
+    assert_eq!((found.keys.len(), found.granted_ttl), (KEYS, 100_000));
     server.stop_now().await;
 }
 

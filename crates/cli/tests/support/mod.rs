@@ -8,6 +8,8 @@ pub(crate) mod proxy;
 pub(crate) mod server;
 
 use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -138,4 +140,15 @@ pub(crate) fn wait_until(mut condition: impl FnMut() -> bool, description: &str)
 pub(crate) fn wait_for_text(file: &Path, text: &str) {
     let contains = || fs::read_to_string(file).is_ok_and(|content| content.contains(text));
     wait_until(contains, &format!("'{text}' is in {}", file.display()));
+}
+
+/// Fetches a page over HTTP/1, on a new connection, with its head.
+pub(crate) fn http_page(address: impl ToSocketAddrs, path: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(TEST_TIMEOUT))?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: m\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
+    let mut page = String::new();
+    stream.read_to_string(&mut page)?;
+    Ok(page)
 }

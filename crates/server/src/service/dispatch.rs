@@ -44,13 +44,20 @@ impl Service<Request<Body>> for Dispatch {
                 request.extensions_mut().insert(StreamedResponses);
                 DispatchFuture::Kv(kv.call(request))
             }
-            _ => DispatchFuture::Others(Box::pin(self.others.call(request))),
+            _ => {
+                if request.uri().path().starts_with(LEASE_PATH) {
+                    request.extensions_mut().insert(StreamedResponses);
+                }
+                DispatchFuture::Others(Box::pin(self.others.call(request)))
+            }
         }
     }
 }
 
 /// How the path of every KV method begins.
 const KV_PATH: &str = "/etcdserverpb.KV/";
+/// Of leases: lists of them, or of their keys, may be long.
+const LEASE_PATH: &str = "/etcdserverpb.Lease/";
 
 /// The response to come.
 pub(crate) enum DispatchFuture {
@@ -62,15 +69,13 @@ impl Future for DispatchFuture {
     type Output = Result<Response<Body>, Infallible>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.get_mut() {
-            Self::Kv(response) => {
-                let mut response = ready!(response.as_mut().poll(context))?;
-                if let Some(body) = response.extensions_mut().remove::<ResponseBody>() {
-                    *response.body_mut() = Body::new(body);
-                }
-                Poll::Ready(Ok(response))
-            }
-            Self::Others(response) => response.as_mut().poll(context),
+        let mut response = match self.get_mut() {
+            Self::Kv(response) => ready!(response.as_mut().poll(context))?,
+            Self::Others(response) => ready!(response.as_mut().poll(context))?,
+        };
+        if let Some(body) = response.extensions_mut().remove::<ResponseBody>() {
+            *response.body_mut() = Body::new(body);
         }
+        Poll::Ready(Ok(response))
     }
 }

@@ -42,7 +42,7 @@ pub(crate) struct MemberRecord {
     /// Saves that are written but not synced: a crash may undo them.
     unsynced: Vec<UnsyncedSave>,
     /// The content of a lost disk. The cluster relied on it while it existed, and does not
-    /// rely on an empty disk under the same id until the member is added again.
+    /// rely on another disk under the same id until the member is added again.
     lost_disk: Option<DiskRecord>,
     term: Term,
     commit: Index,
@@ -196,7 +196,7 @@ impl MemberRecord {
         Ok(())
     }
 
-    /// The disk is lost, or was replaced by an empty one.
+    /// The disk is lost, or was replaced by an empty one, or by an older state of itself.
     pub(crate) fn disk_lost(&mut self) {
         self.unsynced.clear();
         self.lost_disk = Some(std::mem::take(&mut self.disk));

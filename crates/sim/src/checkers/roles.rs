@@ -12,6 +12,7 @@ use super::{Checked, ensure};
 /// longer if it is configured not to step down. A member that joined later must hold the
 /// entry that added it.
 pub(super) fn role_is_allowed(raft: &Raft) -> Checked {
+    joiner_is_unknown_before_its_entry(raft)?;
     let (id, role) = (raft.config().id, raft.role());
     if role == RoleKind::Follower {
         return Ok(());
@@ -30,6 +31,19 @@ pub(super) fn role_is_allowed(raft: &Raft) -> Checked {
         let action = if leads { "leads" } else { "campaigns" };
         format!("{} {action} under {membership} with {log:?}", id)
     })
+}
+
+/// On apply, a membership from before the entry that added a member does not name its identity.
+/// So a member with an incarnation could not campaign there even if it did not wait for that
+/// entry: docs/mutants.md, campaign-before-join-is-committed.
+fn joiner_is_unknown_before_its_entry(raft: &Raft) -> Checked {
+    let (config, membership) = (raft.config(), raft.membership());
+    let waits = config.activation == Activation::OnApply
+        && config.incarnation != 0
+        && raft.log_status().commit < config.joined_at;
+    let named = || membership.contains(config.id);
+    let unknown = !waits || !named() || membership.joined_at(config.id) != config.joined_at;
+    ensure(unknown, "I11", || format!("{} is named by {membership} before it was added", config.id))
 }
 
 /// The exceptions of I11. `facts`: whether it holds a newer log than a member that asked

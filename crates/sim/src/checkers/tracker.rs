@@ -72,7 +72,7 @@ impl Invariants {
         Ok(())
     }
 
-    /// A disk is lost, or was replaced by an empty one.
+    /// A disk is lost, or was replaced by an empty one, or by an older state of itself.
     pub(crate) fn disk_lost(&mut self, id: MemberId) {
         if let Some(member) = self.members.get_mut(&id) {
             member.disk_lost();

@@ -92,17 +92,44 @@ impl Simulation {
     }
 
     fn pause(&mut self, place: usize, ticks: u64) -> bool {
-        let limit = 2 * self.setting.election_ticks;
+        let ticks_max = self.resume_ticks_max();
         let member = &mut self.members[place];
         if !member.is_up() || member.paused_until > self.now {
             return false;
         }
         let until = self.now + ticks * TICK;
-        member.paused_until = until;
+        (member.paused_from, member.paused_until) = (self.now, until);
         // Time has passed: on resume the clock ticks before any other event.
-        let (run, ticks) = (member.run, ticks.min(limit));
+        let (run, ticks) = (member.run, ticks.min(ticks_max));
         self.schedule(until, SimEvent::Resumes { place, run, ticks });
         true
+    }
+
+    /// A pause ends now instead of later. The clock first sees how much time has passed: a leader
+    /// that continued without it would believe in a lease that is over.
+    pub(super) fn end_pause(&mut self, place: usize) {
+        let (now, ticks_max) = (self.now, self.resume_ticks_max());
+        let member = &mut self.members[place];
+        let until = member.paused_until;
+        if until <= now {
+            return;
+        }
+        member.paused_until = now;
+        let passed = ((now - member.paused_from) / TICK).min(ticks_max);
+        self.reschedule(|at, what| {
+            if at != until || what.member_when_paused() != Some(place) {
+                return at;
+            }
+            if let SimEvent::Resumes { ticks, .. } = what {
+                *ticks = passed;
+            }
+            now
+        });
+    }
+
+    /// More ticks than these at once have no further effect.
+    fn resume_ticks_max(&self) -> u64 {
+        2 * self.setting.election_ticks
     }
 
     /// Clocks do not jump in runs with lease reads, because leader leases rely on clocks.

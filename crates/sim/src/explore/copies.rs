@@ -120,8 +120,9 @@ impl Simulation {
         let term = self.term_of(leader);
         self.say(|| format!("== {id} is rolled back"));
         self.crash(place)?;
-        // It continues with what this disk holds, and counts again once its leader has filled it.
-        self.invariants.forget_member(id);
+        // What it confirmed was on its disk; the replies may still be on their way to the leader.
+        // From now on nothing that it confirms counts.
+        self.invariants.disk_lost(id);
         self.members[place].disk = copy;
         self.start(place)?;
         let end = self.deadline(NOTICED_WITHIN);

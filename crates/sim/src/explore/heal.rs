@@ -137,9 +137,7 @@ impl Simulation {
             } else {
                 self.crash(place)?;
             }
-            if self.members[place].paused_until > self.now {
-                self.members[place].paused_until = self.now;
-            }
+            self.end_pause(place);
         }
         self.setting.apply_delay = self.setting.apply_delay.min(WORK_MAX);
         self.setting.delay = self.setting.delay.min(DELAY_MAX);

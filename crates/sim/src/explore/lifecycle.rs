@@ -62,6 +62,7 @@ impl Simulation {
             flipped: false,
             wiped: false,
             run: 0,
+            paused_from: 0,
             paused_until: 0,
             tick_every,
             clock_jumped_ms: 0,

@@ -35,6 +35,7 @@ pub(crate) struct SimMember {
     pub(crate) wiped: bool,
     /// How often a process was started here.
     pub(crate) run: u64,
+    pub(crate) paused_from: u64,
     pub(crate) paused_until: u64,
     /// Units between two ticks of its clock.
     pub(crate) tick_every: u64,

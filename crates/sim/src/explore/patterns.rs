@@ -19,8 +19,10 @@ pub(super) fn about_leases(setting: &RunSettings, random: &mut Random) -> Vec<Ac
         let second = (first + 1 + random.below(2)) % 3;
         let third = 3 - first - second;
         let member = ActionTarget::Member;
-        let later = election + random.below(2 * election);
-        match random.below(9) {
+        let pattern = random.below(11);
+        let longer = if matches!(pattern, 8 | 9) { 4 * election } else { 0 };
+        let later = longer + election + random.below(2 * election);
+        match pattern {
             // The leader is cut off; the others elect another one.
             0 | 1 => add(0, ActionKind::Isolate, ActionTarget::Leader, 0),
             // It hands over and does not hear what comes of it.
@@ -57,6 +59,10 @@ pub(super) fn about_leases(setting: &RunSettings, random: &mut Random) -> Vec<Ac
                     0,
                 );
             }
+            8 | 9 => {
+                let all = [first, second, third];
+                overtaken_lease(setting, random, all, &mut add);
+            }
             // Replies arrive late, while the others have another leader.
             _ => {
                 let other = (second + 3 - first) % 3;
@@ -74,6 +80,34 @@ pub(super) fn about_leases(setting: &RunSettings, random: &mut Random) -> Vec<Ac
         at += over + election + random.below(2 * election);
     }
     actions
+}
+
+/// A leader is cut off so briefly that it keeps its role. Meanwhile one of the others becomes a
+/// candidate, and what it sends to the third member arrives when that one follows the leader again:
+/// first, if it overtakes the request for a vote, the refusal of a pre-vote, by which the third
+/// member enters the candidate's term.
+fn overtaken_lease(
+    setting: &RunSettings,
+    random: &mut Random,
+    [leader, voter, candidate]: [u64; 3],
+    add: &mut impl FnMut(u64, ActionKind, ActionTarget, u64),
+) {
+    let election = setting.election_ticks * TICK;
+    let member = ActionTarget::Member;
+    add(0, ActionKind::Transfer, ActionTarget::Leader, leader);
+    let cut = 2 * election + random.below(election);
+    add(cut, ActionKind::Isolate, member(leader), 0);
+    // Their promises to the leader end after an election timeout, by their own clocks.
+    let campaign = cut + election + random.below(election / 3);
+    add(campaign, ActionKind::Campaign, member(candidate), 0);
+    // By one election timeout, the least that this fault has: 0, 10 and 20 mean so.
+    add(campaign + 1, ActionKind::SlowLink, member(candidate), 10 * voter);
+    let asked = campaign + 1 + random.below(4 * setting.delay);
+    add(asked, ActionKind::Campaign, member(voter), 0);
+    let back = asked + 4 * setting.delay + random.below(election / 4);
+    add(back, ActionKind::Reconnect, member(0), 0);
+    add(back, ActionKind::CutLink, member(leader), candidate);
+    add(back, ActionKind::CutLink, member(candidate), leader);
 }
 
 /// Changes at the leader, one after the other, some of them interrupted.

@@ -160,6 +160,28 @@ pub(crate) enum SimEvent {
     Act(Action),
 }
 
+impl SimEvent {
+    /// The member that these events concern and that cannot handle them while it is paused.
+    pub(super) fn member_when_paused(&self) -> Option<usize> {
+        match self {
+            Self::Arrives { place, .. }
+            | Self::SnapshotArrives { place, .. }
+            | Self::SnapshotReported { place, .. }
+            | Self::ConnectionLost { place, .. }
+            | Self::Tick { place, .. }
+            | Self::LeaseAsked { place, .. }
+            | Self::LeaseAnswered { place, .. }
+            | Self::LeaseTasks { place, .. }
+            | Self::VersionAsked { place, .. }
+            | Self::VersionAnswered { place, .. }
+            | Self::DiskDone { place, .. }
+            | Self::MachineDone { place, .. }
+            | Self::Resumes { place, .. } => Some(*place),
+            _ => None,
+        }
+    }
+}
+
 impl PartialEq for ScheduledEvent {
     fn eq(&self, other: &Self) -> bool {
         (self.at, self.order) == (other.at, other.order)
@@ -229,6 +251,15 @@ impl Simulation {
         self.queue.push(Reverse(ScheduledEvent { at: at.max(self.now), order: self.order, what }));
     }
 
+    /// Gives every scheduled event the time that the function returns.
+    pub(super) fn reschedule(&mut self, mut time: impl FnMut(u64, &mut SimEvent) -> u64) {
+        let mut events = std::mem::take(&mut self.queue).into_vec();
+        for Reverse(due) in &mut events {
+            due.at = time(due.at, &mut due.what);
+        }
+        self.queue = events.into();
+    }
+
     /// Drops scheduled events of this kind.
     pub(crate) fn drop_events(&mut self, kind: impl Fn(&SimEvent) -> bool) {
         self.queue.retain(|Reverse(due)| !kind(&due.what));
@@ -296,21 +327,8 @@ impl Simulation {
 
     /// Events of a paused member wait until it continues.
     fn unless_paused(&mut self, what: SimEvent) -> Option<SimEvent> {
-        let place = match &what {
-            SimEvent::Arrives { place, .. }
-            | SimEvent::SnapshotArrives { place, .. }
-            | SimEvent::SnapshotReported { place, .. }
-            | SimEvent::ConnectionLost { place, .. }
-            | SimEvent::Tick { place, .. }
-            | SimEvent::LeaseAsked { place, .. }
-            | SimEvent::LeaseAnswered { place, .. }
-            | SimEvent::LeaseTasks { place, .. }
-            | SimEvent::VersionAsked { place, .. }
-            | SimEvent::VersionAnswered { place, .. }
-            | SimEvent::DiskDone { place, .. }
-            | SimEvent::MachineDone { place, .. } => *place,
-            _ => return Some(what),
-        };
+        let waits = !matches!(what, SimEvent::Resumes { .. });
+        let Some(place) = what.member_when_paused().filter(|_| waits) else { return Some(what) };
         let member = &self.members[place];
         if member.stall.is_any() {
             return self.unless_stalled(place, what);

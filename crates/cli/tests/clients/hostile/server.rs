@@ -13,7 +13,9 @@ use tokio::time::{sleep, timeout};
 use tonic::transport::{Channel, Endpoint};
 
 use crate::support::server::TestServer;
-use crate::support::{POLL_INTERVAL, TEST_TIMEOUT, TestDirectory, TestProcess, wait_until};
+use crate::support::{
+    POLL_INTERVAL, TEST_TIMEOUT, TestDirectory, TestProcess, http_page, wait_until,
+};
 
 /// A server with one member.
 pub(crate) struct HostileTarget {
@@ -58,14 +60,7 @@ impl HostileTarget {
 
     /// Fetches a page over HTTP/1, on a new connection.
     pub(crate) fn page(&self, path: &str) -> std::io::Result<String> {
-        use std::io::{Read, Write};
-        let mut stream = std::net::TcpStream::connect(self.client)?;
-        stream.set_read_timeout(Some(TEST_TIMEOUT))?;
-        let request = format!("GET {path} HTTP/1.1\r\nHost: m\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes())?;
-        let mut page = String::new();
-        stream.read_to_string(&mut page)?;
-        Ok(page)
+        http_page(self.client, path)
     }
 
     pub(crate) async fn connect(&self) -> TcpStream {

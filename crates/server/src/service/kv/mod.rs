@@ -31,7 +31,7 @@ use tonic::{Request, Response, Status, async_trait};
 
 use crate::access::ClientAction;
 use crate::context::ServiceContext;
-use crate::response_body::{ResponseBody, StreamedResponses};
+use crate::response_body::{ResponseBody, STREAMED_BYTES_MIN, can_stream, streamed};
 use crate::response_budget::{MemoryWait, ResponseMemory};
 use crate::status::ServiceError;
 
@@ -225,18 +225,6 @@ struct FoundRange {
     memory: ResponseMemory,
 }
 
-/// Whether the caller puts the body of a response in its place: see [`StreamedResponses`].
-fn can_stream<T>(request: &Request<T>) -> bool {
-    request.extensions().get::<StreamedResponses>().is_some()
-}
-
-/// A response with this body.
-fn streamed<T: Default>(body: ResponseBody) -> Response<T> {
-    let mut response = Response::new(T::default());
-    response.extensions_mut().insert(body);
-    response
-}
-
 /// A transaction may read stale data if all of its reads may.
 fn is_serializable(txn: &TxnRequest) -> bool {
     txn.success.iter().chain(&txn.failure).all(|request| match &request.request {
@@ -329,8 +317,6 @@ impl Iterator for RangeStreamMessages {
     }
 }
 
-/// Smaller responses are not counted while they are sent: they take as little as their streams.
-const STREAMED_BYTES_MIN: u64 = 4 << 10;
 /// Empty commands in progress at a time to finish a compaction.
 const COMMANDS_AT_ONCE: usize = 32;
 /// The size of one message of a range stream.

@@ -29,6 +29,7 @@ use tonic::{Request, Response, Status, Streaming, async_trait};
 use crate::access::{ClientAction, ClientIdentity};
 use crate::auth::RequiredRight;
 use crate::context::{ServiceContext, requires_leader};
+use crate::response_body::{can_stream, send_counted};
 use crate::status::ServiceError;
 
 pub(crate) struct LeaseService {
@@ -137,6 +138,7 @@ impl Lease for LeaseService {
         request: Request<LeaseTimeToLiveRequest>,
     ) -> Result<Response<LeaseTimeToLiveResponse>, Status> {
         let LeaseTimeToLiveRequest { id, keys } = *request.get_ref();
+        let is_streamed = can_stream(&request);
         let action = ClientAction::LeaseTimeToLive { id, keys };
         let client = self.context.admit(&request, &action).await?;
         self.context.catch_up().await?;
@@ -159,7 +161,7 @@ impl Lease for LeaseService {
             response.granted_ttl = lease.granted_ttl;
             response.keys = lease.keys;
         }
-        Ok(Response::new(response))
+        send_counted(&self.context.responses, response, is_streamed).await
     }
 
     async fn lease_leases(
@@ -167,11 +169,13 @@ impl Lease for LeaseService {
         request: Request<LeaseLeasesRequest>,
     ) -> Result<Response<LeaseLeasesResponse>, Status> {
         let client = self.context.admit(&request, &ClientAction::LeaseLeases).await?;
+        let is_streamed = can_stream(&request);
         self.context.catch_up().await?;
         let (revision, ids) = self.readable_leases(&client).await?;
         let header = Some(self.context.header(revision));
         let leases = ids.into_iter().map(|id| LeaseStatus { id }).collect();
-        Ok(Response::new(LeaseLeasesResponse { header, leases }))
+        let response = LeaseLeasesResponse { header, leases };
+        send_counted(&self.context.responses, response, is_streamed).await
     }
 }
 

@@ -13,6 +13,7 @@ use super::super::setting::TICK;
 use super::super::simulation::{SimEvent, Simulation, place_of};
 use super::super::workload::WorkloadRequest;
 use super::TICK_MS;
+use super::ledger::LeaderClock;
 use crate::checkers::{Checked, Violation};
 
 /// A request to the driver that is about leases.
@@ -62,12 +63,13 @@ impl Simulation {
             LeaseWork::Nothing | LeaseWork::Stopped => Ok(()),
             LeaseWork::CatchUp { term } => self.catch_up_for(place, LeaseTask::Start(term)),
             LeaseWork::Propose { term, revoke, checkpoints } => {
+                let (at, tick_every) = (self.now, self.members[place].tick_every);
+                let leader = |number| LeaderClock { number, place, at, clock_ms: now, tick_every };
                 for id in revoke {
                     let command = Command::LeaseRevoke(id);
                     let number = self.propose_for(place, term, &command, LeaseTask::Revoke(id))?;
-                    let tick_every = self.members[place].tick_every;
                     if let Some(etcd) = &mut self.etcd {
-                        etcd.ledger.expires(id, number, place, self.now, now, tick_every);
+                        etcd.ledger.expires(id, leader(number));
                     }
                     self.report.count("lease expires");
                 }
@@ -75,8 +77,13 @@ impl Simulation {
                     return Ok(());
                 }
                 self.report.count("lease checkpoint");
+                let ids: Vec<i64> = checkpoints.iter().map(|one| one.id).collect();
                 let command = Command::LeaseCheckpoint(checkpoints);
-                self.propose_for(place, term, &command, LeaseTask::Checkpoint).map(drop)
+                let number = self.propose_for(place, term, &command, LeaseTask::Checkpoint)?;
+                if let Some(etcd) = &mut self.etcd {
+                    ids.iter().for_each(|id| etcd.ledger.checkpointed(*id, leader(number)));
+                }
+                Ok(())
             }
         }
     }

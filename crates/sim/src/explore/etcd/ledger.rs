@@ -2,7 +2,7 @@
 //!
 //! * K1: a lease is not revoked as expired before its time has passed since the last grant or
 //!   keep-alive that was answered, counted from when the client sent it, by the clock of the
-//!   leader that revokes it.
+//!   leader that revokes it; and by those of earlier leaders that logged the remaining time.
 //! * K3: a keep-alive is answered "no such lease" only if the lease expired or was revoked, and
 //!   never as renewed after that.
 
@@ -29,7 +29,9 @@ struct LeaseRecord {
     /// When a client first asked to revoke it, and when one was told that it is revoked.
     revoke_asked: Option<u64>,
     revoked: Option<u64>,
-    expiries: Vec<Expiry>,
+    expiries: Vec<LeaderClock>,
+    /// When leaders logged the remaining time.
+    checkpoints: Vec<LeaderClock>,
 }
 
 /// When a client sent something, by all clocks.
@@ -40,14 +42,25 @@ pub(super) struct Asked {
     pub(super) jumped_ms: Vec<u64>,
 }
 
-/// A leader decided that a lease has expired, and proposed to revoke it.
-struct Expiry {
-    number: usize,
-    place: usize,
-    at: u64,
+/// When a leader proposed to revoke a lease that has expired, or to log its remaining time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LeaderClock {
+    /// Of the proposal.
+    pub(super) number: usize,
+    pub(super) place: usize,
+    pub(super) at: u64,
     /// The leader's clock.
-    clock_ms: u64,
-    tick_every: u64,
+    pub(super) clock_ms: u64,
+    pub(super) tick_every: u64,
+}
+
+impl LeaderClock {
+    /// How much of its own time has passed for this leader since then.
+    fn passed_since(&self, asked: &Asked) -> u64 {
+        let jumped = asked.jumped_ms.get(self.place).copied().unwrap_or(0);
+        let asked_ms = asked.at * TICK_MS / self.tick_every + jumped;
+        self.clock_ms.saturating_sub(asked_ms)
+    }
 }
 
 struct LeaseQuestion {
@@ -58,10 +71,30 @@ struct LeaseQuestion {
     answer: Option<(u64, LeaseAnswer)>,
 }
 
+impl LeaseRecord {
+    /// By how much the clocks of earlier leaders were faster, up to when they last logged the
+    /// remaining time: a later leader counts from there.
+    fn gained_by_earlier(&self, expiry: &LeaderClock, asked: &Asked) -> u64 {
+        let mut gained: BTreeMap<usize, u64> = BTreeMap::new();
+        let is_earlier = |one: &&LeaderClock| {
+            one.place != expiry.place && one.at >= asked.at && one.at <= expiry.at
+        };
+        for one in self.checkpoints.iter().filter(is_earlier) {
+            let normal = (one.at - asked.at) * TICK_MS / expiry.tick_every;
+            let ahead = one.passed_since(asked).saturating_sub(normal);
+            let most = gained.entry(one.place).or_default();
+            *most = ahead.max(*most);
+        }
+        gained.values().sum()
+    }
+}
+
 impl LeaseLedger {
     pub(super) fn grants(&mut self, id: i64, ttl: i64, grant: usize, granted: Asked) {
-        let (revoke_asked, revoked, expiries) = (None, None, Vec::new());
-        let record = LeaseRecord { ttl, granted, grant, revoke_asked, revoked, expiries };
+        let (revoke_asked, revoked) = (None, None);
+        let (expiries, checkpoints) = (Vec::new(), Vec::new());
+        let record =
+            LeaseRecord { ttl, granted, grant, revoke_asked, revoked, expiries, checkpoints };
         self.leases.insert(id, record);
     }
 
@@ -95,17 +128,15 @@ impl LeaseLedger {
         self.questions[question].answer.get_or_insert((now, answer));
     }
 
-    pub(super) fn expires(
-        &mut self,
-        id: i64,
-        number: usize,
-        place: usize,
-        at: u64,
-        clock_ms: u64,
-        tick_every: u64,
-    ) {
+    pub(super) fn expires(&mut self, id: i64, leader: LeaderClock) {
         if let Some(lease) = self.leases.get_mut(&id) {
-            lease.expiries.push(Expiry { number, place, at, clock_ms, tick_every });
+            lease.expiries.push(leader);
+        }
+    }
+
+    pub(super) fn checkpointed(&mut self, id: i64, leader: LeaderClock) {
+        if let Some(lease) = self.leases.get_mut(&id) {
+            lease.checkpoints.push(leader);
         }
     }
 
@@ -129,7 +160,7 @@ impl LeaseLedger {
         &self,
         id: i64,
         lease: &LeaseRecord,
-        expiry: &Expiry,
+        expiry: &LeaderClock,
         history: &[Exchange],
     ) -> Checked {
         let renewed = self.questions.iter().filter_map(|question| {
@@ -139,9 +170,7 @@ impl LeaseLedger {
         });
         let granted = is_granted(history, lease.grant).then_some(&lease.granted);
         for asked in granted.into_iter().chain(renewed) {
-            let jumped = asked.jumped_ms.get(expiry.place).copied().unwrap_or(0);
-            let asked_ms = asked.at * TICK_MS / expiry.tick_every + jumped;
-            let passed = expiry.clock_ms.saturating_sub(asked_ms);
+            let passed = expiry.passed_since(asked) + lease.gained_by_earlier(expiry, asked);
             if (passed as i64) < lease.ttl * 1_000 {
                 let (at, ended, ttl) = (asked.at, expiry.at, lease.ttl);
                 let what = format!(
@@ -212,13 +241,35 @@ mod tests {
         // By the clock of the leader, 2 seconds after the renewal; and 1 ms less.
         for (clock_ms, expected) in [(3_100, None), (3_099, Some("K1"))] {
             let (mut ledger, history) = ledger();
-            ledger.expires(7, 5, 0, 31_000, clock_ms, 1_000);
+            ledger.expires(7, leader(0, 31_000, clock_ms));
             assert_eq!(rule(&ledger, &history), expected);
         }
         // The jump of a clock from before the renewal does not count.
-        let (mut ledger, history) = ledger();
-        ledger.expires(7, 5, 1, 31_000, 3_599, 1_000);
-        assert_eq!(rule(&ledger, &history), Some("K1"));
+        let (mut jumped, history) = ledger();
+        jumped.expires(7, leader(1, 31_000, 3_599));
+        assert_eq!(rule(&jumped, &history), Some("K1"));
+    }
+
+    /// The clock of an earlier leader jumped by 400 ms, before it logged the remaining time, after
+    /// it, or before the renewal.
+    #[test]
+    fn a_later_leader_counts_from_a_checkpoint() {
+        for (at, clock_ms, expected) in
+            [(20_000, 2_900, None), (20_000, 2_899, Some("K1")), (20_000, 2_500, Some("K1"))]
+        {
+            let (mut ledger, history) = ledger();
+            ledger.checkpointed(7, leader(1, at, clock_ms));
+            ledger.expires(7, leader(0, 27_000, 2_700));
+            assert_eq!(rule(&ledger, &history), expected, "{clock_ms}");
+        }
+        let (mut earlier, history) = ledger();
+        earlier.checkpointed(7, leader(1, 10_000, 1_900));
+        earlier.expires(7, leader(0, 27_000, 2_700));
+        assert_eq!(rule(&earlier, &history), Some("K1"));
+    }
+
+    fn leader(place: usize, at: u64, clock_ms: u64) -> LeaderClock {
+        LeaderClock { number: 5, place, at, clock_ms, tick_every: 1_000 }
     }
 
     #[test]
