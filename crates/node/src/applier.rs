@@ -271,10 +271,15 @@ impl<M: Machine> Applier<M> {
                 assert!(!own, "entry {index} is new, but the machine resumed at {resumed}");
                 None
             }
-            DedupDecision::Run => {
+            DedupDecision::Run if own => {
                 let ran = self.machine.apply(index, &command);
                 let reply = ran.map_err(|error| MachineFailed::new(index, error))?;
-                own.then_some((id.sequence, CommandOutcome::Ran { index, reply }))
+                Some((id.sequence, CommandOutcome::Ran { index, reply }))
+            }
+            DedupDecision::Run => {
+                let ran = self.machine.apply_without_reply(index, &command);
+                ran.map_err(|error| MachineFailed::new(index, error))?;
+                None
             }
             // A copy of a command that has run has no open request.
             DedupDecision::Repeated { start } => {
