@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use quorate_core::{
-    Change, Entries, Envelope, Index, LoadTarget, MemberId, SaveId, SnapshotMeta, Term,
+    Change, Entries, Envelope, Index, LoadTarget, MemberId, SaveId, Term,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -92,7 +92,7 @@ pub(crate) enum Completion {
     Jobs(Vec<MachineJobDone>),
     Loaded(LoadTarget, Entries),
     /// A snapshot of the machine is durable.
-    SnapshotSaved(SnapshotMeta),
+    SnapshotSaved { index: Index, bytes: u64 },
     /// A snapshot of the machine failed.
     SnapshotFailed(Index),
     SnapshotSent(MemberId, bool),
