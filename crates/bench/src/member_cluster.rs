@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use quorate::DriverOptions;
-use quorate::driver::{Applier, Driver, MachineJob, MemberStartup, start};
 use quorate::VersionRange;
+use quorate::driver::{Applier, Driver, MachineJob, MemberStartup, start};
 use quorate_core::{Config, Envelope, MemberId, Membership};
 use quorate_kv::{Kv, MemoryTable, SharedKv};
 use quorate_storage::{Store, StoreConfig};

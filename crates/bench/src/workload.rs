@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use quorate::Machine;
 use quorate_kv::{
-    Command, Compare, CompareOperator, CompareTarget, CommandObserver, KeyRange, Kv, MemoryTable,
+    Command, CommandObserver, Compare, CompareOperator, CompareTarget, KeyRange, Kv, MemoryTable,
     Put, Range, SharedKv, Txn, TxnOperation,
 };
 

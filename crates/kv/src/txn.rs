@@ -16,9 +16,7 @@ use crate::machine::{CommandError, Kv};
 use crate::reply::{
     DeleteRangeOutcome, KeyValue, KvOutcome, PutOutcome, TxnOperationReply, TxnOutcome,
 };
-use crate::revision::{
-    Revision, RowKey, key_of_tombstone, new_put_row, row_bytes, tombstone_row,
-};
+use crate::revision::{Revision, RowKey, key_of_tombstone, new_put_row, row_bytes, tombstone_row};
 use crate::table::{Table, TableError};
 use crate::writes::CommandWrites;
 

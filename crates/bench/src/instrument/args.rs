@@ -131,10 +131,14 @@ impl InstrumentArgs {
                 self.value_bytes = value("--value-bytes", args, |n| (16..=1_000_000).contains(n))?;
             }
             "--keys" => self.keys = value("--keys", args, |n| *n > 0)?,
-            "--watchers" => self.watchers = value("--watchers", args, |n| (1..=10_000).contains(n))?,
+            "--watchers" => {
+                self.watchers = value("--watchers", args, |n| (1..=10_000).contains(n))?
+            }
             "--leases" => self.leases = value("--leases", args, |n| *n > 0)?,
             "--voters" => self.voters = value("--voters", args, |n| (1..=15).contains(n))?,
-            "--data-mib" => self.data_mib = value("--data-mib", args, |n| (1..=65_536).contains(n))?,
+            "--data-mib" => {
+                self.data_mib = value("--data-mib", args, |n| (1..=65_536).contains(n))?
+            }
             "--time-limit" => self.time_limit = value("--time-limit", args, |n| *n > 0)?,
             "--directory" => self.directory = Some(value("--directory", args, |_| true)?),
             "--json" => self.json = Some(value("--json", args, |_| true)?),

@@ -70,8 +70,7 @@ mod tests {
     fn bodies_are_read_whole_or_in_chunks() {
         let plain = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
         assert_eq!(split(plain), (200, "{}".into()));
-        let chunked =
-            "HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n1\r\nd\r\n0\r\n\r\n";
+        let chunked = "HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n1\r\nd\r\n0\r\n\r\n";
         assert_eq!(split(chunked), (404, "abcd".into()));
         assert_eq!(split("nonsense"), (0, String::new()));
     }

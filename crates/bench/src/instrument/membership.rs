@@ -82,8 +82,12 @@ fn measure(
     let learner = if case == "promote" { Some(cluster.add_learner()?) } else { None };
     let leaves = matches!(
         case,
-        "remove-follower" | "remove-leader" | "replace-leader" | "kill-leader-300ms"
-            | "kill-leader-5s" | "stop-leader"
+        "remove-follower"
+            | "remove-leader"
+            | "replace-leader"
+            | "kill-leader-300ms"
+            | "kill-leader-5s"
+            | "stop-leader"
     );
     let timeout = if case == "kill-leader-300ms" { "300ms" } else { "5s" };
     let load = Load {

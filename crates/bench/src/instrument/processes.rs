@@ -122,7 +122,8 @@ impl ServerCluster {
     }
 
     fn initial_cluster(&self) -> String {
-        let urls = self.members.iter().map(|member| format!("{}={}", member.name, member.peer_url()));
+        let urls =
+            self.members.iter().map(|member| format!("{}={}", member.name, member.peer_url()));
         urls.collect::<Vec<_>>().join(",")
     }
 

@@ -12,8 +12,7 @@ use super::report::{Column, Report};
 use super::usage::Usage;
 use super::{InstrumentError, Session, System, http};
 
-const CASES: [&str; 6] =
-    ["few-keys", "many-keys", "watchers", "leases", "voters", "overwrite"];
+const CASES: [&str; 6] = ["few-keys", "many-keys", "watchers", "leases", "voters", "overwrite"];
 
 const COLUMNS: &[Column] = &[
     Column::new("ops/s", "perSecond", 0),
@@ -74,7 +73,8 @@ fn measure(
         _ => puts,
     };
     if matches!(case, "few-keys" | "many-keys") {
-        Load { operation: "get", seconds: 1, ..puts }.run(session, &cluster.endpoints_without(None))?;
+        Load { operation: "get", seconds: 1, ..puts }
+            .run(session, &cluster.endpoints_without(None))?;
         session.progress("all keys are written");
     }
     let pids = cluster.pids();
