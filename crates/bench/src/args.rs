@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::cluster::Shape;
 use crate::instrument::args::{InstrumentArgs, InstrumentTask};
 use crate::library::Library;
-use crate::workload::Workload;
+use crate::workload::CountedWorkload;
 
 pub(crate) const USAGE: &str = "\
 usage: quorate-bench core [--instructions] [--seconds N] [--only ours|raft-rs]
@@ -51,7 +51,7 @@ pub(crate) enum BenchCommand {
     /// The instructions of fixed workloads, compared with a file.
     Baseline(BaselineArgs),
     /// One of these workloads, without output: runs under valgrind.
-    Workload { workload: Workload, operations: u64 },
+    CountedWorkload { workload: CountedWorkload, operations: u64 },
     /// One cell, a fixed number of operations, without output: runs under valgrind.
     Cell { library: Library, shape: Shape, operations: u64 },
 }
@@ -195,7 +195,7 @@ fn parse_baseline(mut args: impl Iterator<Item = String>) -> Result<BaselineArgs
 fn parse_workload(mut args: impl Iterator<Item = String>) -> Result<BenchCommand, UsageError> {
     let workload = value("workload", &mut args, |_| true)?;
     let operations = value("operations", &mut args, |_| true)?;
-    Ok(BenchCommand::Workload { workload, operations })
+    Ok(BenchCommand::CountedWorkload { workload, operations })
 }
 
 fn parse_cell(mut args: impl Iterator<Item = String>) -> Result<BenchCommand, UsageError> {

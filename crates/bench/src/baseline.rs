@@ -8,10 +8,10 @@ use std::path::Path;
 use crate::args::BaselineArgs;
 use crate::instructions::{self, CountError};
 use crate::table::BenchTable;
-use crate::workload::Workload;
+use crate::workload::CountedWorkload;
 
 /// What comparing found.
-pub(crate) struct Comparison {
+pub(crate) struct BaselineComparison {
     pub(crate) table: BenchTable,
     /// Workloads that take more instructions than allowed, or are not in the file.
     pub(crate) worse: Vec<String>,
@@ -20,12 +20,12 @@ pub(crate) struct Comparison {
 }
 
 /// Counts every workload, and compares with the text of the file.
-pub(crate) fn compare(args: &BaselineArgs, known: &str) -> Result<Comparison, CountError> {
+pub(crate) fn compare(args: &BaselineArgs, known: &str) -> Result<BaselineComparison, CountError> {
     let known = parse(known);
     let mut table = BenchTable::new(&["workload", "instructions/op", "in the file", "change"]);
     let mut worse = Vec::new();
     let mut updated = String::from(HEAD);
-    for workload in Workload::ALL {
+    for workload in CountedWorkload::ALL {
         eprintln!("quorate-bench: counting {workload}");
         let count = instructions::of_workload(workload)?;
         let name = workload.to_string();
@@ -42,7 +42,7 @@ pub(crate) fn compare(args: &BaselineArgs, known: &str) -> Result<Comparison, Co
         ]);
         let _ = writeln!(updated, "{workload} {count:.0}");
     }
-    Ok(Comparison { table, worse, updated })
+    Ok(BaselineComparison { table, worse, updated })
 }
 
 fn parse(text: &str) -> BTreeMap<String, f64> {

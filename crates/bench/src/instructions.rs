@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::cluster::{Shape, TRIM_EVERY};
 use crate::library::Library;
-use crate::workload::Workload;
+use crate::workload::CountedWorkload;
 
 /// The operations of a short run, and how many more a long run does.
 const SHORT: u64 = TRIM_EVERY;
@@ -59,7 +59,7 @@ pub(crate) fn per_operation(library: Library, shape: Shape) -> Result<f64, Count
 }
 
 /// The same for a workload.
-pub(crate) fn of_workload(workload: Workload) -> Result<f64, CountError> {
+pub(crate) fn of_workload(workload: CountedWorkload) -> Result<f64, CountError> {
     per_operation_of(&["workload", &workload.to_string()])
 }
 

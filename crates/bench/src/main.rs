@@ -47,7 +47,7 @@ fn main() -> ExitCode {
             library.cluster().run(shape, operations);
             ExitCode::SUCCESS
         }
-        Ok(BenchCommand::Workload { workload, operations }) => {
+        Ok(BenchCommand::CountedWorkload { workload, operations }) => {
             workload.run(operations);
             ExitCode::SUCCESS
         }

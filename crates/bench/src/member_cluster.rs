@@ -15,18 +15,18 @@ use crate::cluster::{MEMBERS, expect_ok};
 use crate::memory_disk::MemoryDisk;
 
 pub(crate) struct MemberCluster {
-    members: [BenchMember; MEMBERS],
+    members: [DrivenMember; MEMBERS],
     messages: VecDeque<Envelope>,
     answered: u64,
 }
 
-struct BenchMember {
+struct DrivenMember {
     driver: Driver,
     applier: Applier<SharedKv<MemoryTable>>,
     store: Store<MemoryDisk>,
 }
 
-impl BenchMember {
+impl DrivenMember {
     fn new(id: u64) -> Self {
         let mut config = Config::new(MemberId(id));
         config.incarnation = 1_000 + id;
@@ -75,7 +75,7 @@ impl BenchMember {
 impl MemberCluster {
     /// A cluster whose first member leads.
     pub(crate) fn new() -> Self {
-        let members = [1, 2, 3].map(BenchMember::new);
+        let members = [1, 2, 3].map(DrivenMember::new);
         let mut cluster = Self { members, messages: VecDeque::new(), answered: 0 };
         cluster.members[0].driver.campaign();
         cluster.settle();

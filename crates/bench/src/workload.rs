@@ -22,7 +22,7 @@ const VALUE_BYTES: usize = 256;
 
 /// One row of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Workload {
+pub(crate) enum CountedWorkload {
     /// Proposals of 64 bytes on three bare cores, in batches.
     Core { batch: u64 },
     /// A put, applied on one machine.
@@ -35,7 +35,7 @@ pub(crate) enum Workload {
     MemberPut { batch: u64 },
 }
 
-impl Workload {
+impl CountedWorkload {
     pub(crate) const ALL: [Self; 8] = [
         Self::Core { batch: 1 },
         Self::Core { batch: 16 },
@@ -124,7 +124,7 @@ fn txn(number: u64) -> Command {
     })
 }
 
-impl fmt::Display for Workload {
+impl fmt::Display for CountedWorkload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Core { batch } => write!(f, "core-{batch}"),
@@ -136,7 +136,7 @@ impl fmt::Display for Workload {
     }
 }
 
-impl FromStr for Workload {
+impl FromStr for CountedWorkload {
     type Err = ();
 
     fn from_str(name: &str) -> Result<Self, ()> {
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn every_workload_runs_and_has_a_name() {
-        for workload in Workload::ALL {
+        for workload in CountedWorkload::ALL {
             workload.run(64);
             assert_eq!(workload.to_string().parse(), Ok(workload));
         }

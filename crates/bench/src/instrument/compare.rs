@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::load::Load;
+use super::load::BenchLoad;
 use super::processes::ServerCluster;
-use super::report::{Column, Report};
+use super::report::{Report, ReportColumn};
 use super::usage::{SyscallCounter, Usage};
 use super::{InstrumentError, Session};
 
@@ -38,16 +38,16 @@ const CASES: [Case; 8] = [
     case("watch-64", "watch", 64, &["--watchers", "16"]),
 ];
 
-const COLUMNS: &[Column] = &[
-    Column::new("ops/s", "perSecond", 0),
-    Column::new("p50 ms", "p50Millis", 2),
-    Column::new("p99 ms", "p99Millis", 2),
-    Column::new("p99.9 ms", "p999Millis", 2),
-    Column::new("CPU s/100k", "cpuSecondsPer100k", 2).charted(),
-    Column::new("RSS MB", "memoryMegabytes", 0),
-    Column::new("switches/op", "switchesPerOperation", 2),
-    Column::new("syscalls/op", "syscallsPerOperation", 2),
-    Column::new("disk B/op", "diskBytesPerOperation", 0),
+const COLUMNS: &[ReportColumn] = &[
+    ReportColumn::new("ops/s", "perSecond", 0),
+    ReportColumn::new("p50 ms", "p50Millis", 2),
+    ReportColumn::new("p99 ms", "p99Millis", 2),
+    ReportColumn::new("p99.9 ms", "p999Millis", 2),
+    ReportColumn::new("CPU s/100k", "cpuSecondsPer100k", 2).charted(),
+    ReportColumn::new("RSS MB", "memoryMegabytes", 0),
+    ReportColumn::new("switches/op", "switchesPerOperation", 2),
+    ReportColumn::new("syscalls/op", "syscallsPerOperation", 2),
+    ReportColumn::new("disk B/op", "diskBytesPerOperation", 0),
 ];
 
 pub(super) const LEGEND: &str = "\
@@ -93,11 +93,11 @@ pub(super) fn run(session: &Session<'_>, report: &mut Report) -> Result<(), Inst
 /// Writes every key once.
 fn fill(session: &Session<'_>, cluster: &ServerCluster) -> Result<(), InstrumentError> {
     let load = load(session, &case("fill", "get", 64, &[]));
-    Load { seconds: 1, ..load }.run(session, &cluster.endpoints_without(None)).map(drop)
+    BenchLoad { seconds: 1, ..load }.run(session, &cluster.endpoints_without(None)).map(drop)
 }
 
-fn load<'a>(session: &Session<'_>, case: &Case) -> Load<'a> {
-    Load {
+fn load<'a>(session: &Session<'_>, case: &Case) -> BenchLoad<'a> {
+    BenchLoad {
         operation: case.operation,
         clients: case.clients,
         seconds: session.args.seconds,

@@ -8,7 +8,7 @@ use super::{InstrumentError, Session};
 
 /// What to send, as arguments of `quorate bench`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Load<'a> {
+pub(super) struct BenchLoad<'a> {
     /// `put`, `get`, `txn` or `watch`.
     pub(super) operation: &'a str,
     pub(super) clients: u32,
@@ -32,7 +32,7 @@ pub(super) struct LoadResult {
     pub(super) failed: f64,
 }
 
-impl Load<'_> {
+impl BenchLoad<'_> {
     /// Runs it to its end.
     pub(super) fn run(
         &self,

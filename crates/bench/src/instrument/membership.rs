@@ -3,9 +3,9 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::load::Load;
+use super::load::BenchLoad;
 use super::processes::ServerCluster;
-use super::report::{Column, Report};
+use super::report::{Report, ReportColumn};
 use super::{InstrumentError, Session, System};
 
 const MEMBERS: usize = 3;
@@ -24,11 +24,11 @@ const CASES: [&str; 11] = [
     "catch-up",
 ];
 
-const COLUMNS: &[Column] = &[
-    Column::new("longest gap ms", "gapMillis", 0).charted(),
-    Column::new("failed", "failedRequests", 0),
-    Column::new("took s", "seconds", 2),
-    Column::new("ops/s", "perSecond", 0),
+const COLUMNS: &[ReportColumn] = &[
+    ReportColumn::new("longest gap ms", "gapMillis", 0).charted(),
+    ReportColumn::new("failed", "failedRequests", 0),
+    ReportColumn::new("took s", "seconds", 2),
+    ReportColumn::new("ops/s", "perSecond", 0),
 ];
 
 pub(super) const LEGEND: &str = "\
@@ -90,7 +90,7 @@ fn measure(
             | "stop-leader"
     );
     let timeout = if case == "kill-leader-300ms" { "300ms" } else { "5s" };
-    let load = Load {
+    let load = BenchLoad {
         operation: "put",
         clients: CLIENTS,
         seconds: session.args.seconds.max(LOAD_SECONDS_MIN),
@@ -150,7 +150,7 @@ fn catch_up(
     session: &Session<'_>,
     cluster: &mut ServerCluster,
 ) -> Result<Duration, InstrumentError> {
-    let fill = Load {
+    let fill = BenchLoad {
         operation: "get",
         clients: 64,
         seconds: 1,

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::{InstrumentError, System, http};
 
 /// One process. It is killed when this is dropped.
-pub(super) struct Member {
+pub(super) struct ServerProcess {
     pub(super) name: String,
     pub(super) client_port: u16,
     peer_port: u16,
@@ -25,10 +25,10 @@ pub(super) struct Member {
 pub(super) struct ServerCluster {
     system: System,
     folder: PathBuf,
-    pub(super) members: Vec<Member>,
+    pub(super) members: Vec<ServerProcess>,
 }
 
-impl Member {
+impl ServerProcess {
     fn peer_url(&self) -> String {
         format!("http://127.0.0.1:{}", self.peer_port)
     }
@@ -79,7 +79,7 @@ impl Member {
     }
 }
 
-impl Drop for Member {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         self.kill();
     }
@@ -104,14 +104,14 @@ impl ServerCluster {
         for at in 0..count {
             cluster.launch(at, &urls, "new")?;
         }
-        cluster.members.iter().try_for_each(Member::wait_until_healthy)?;
+        cluster.members.iter().try_for_each(ServerProcess::wait_until_healthy)?;
         Ok(cluster)
     }
 
     fn add_process(&mut self, number: usize) -> Result<(), InstrumentError> {
         let ports = free_ports(2).ok_or_else(|| InstrumentError::new("no free ports"))?;
         let name = format!("m{number}");
-        self.members.push(Member {
+        self.members.push(ServerProcess {
             folder: self.folder.join(&name),
             name,
             client_port: ports[0],
@@ -220,7 +220,7 @@ impl ServerCluster {
     }
 
     pub(super) fn pids(&self) -> Vec<u32> {
-        self.members.iter().filter_map(Member::pid).collect()
+        self.members.iter().filter_map(ServerProcess::pid).collect()
     }
 
     /// The addresses of all members but one.

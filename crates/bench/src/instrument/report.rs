@@ -9,12 +9,12 @@ use crate::table::BenchTable;
 /// Rows by case and system.
 pub(super) struct Report {
     title: &'static str,
-    columns: &'static [Column],
+    columns: &'static [ReportColumn],
     rows: Vec<ReportRow>,
 }
 
 /// A number of each row.
-pub(super) struct Column {
+pub(super) struct ReportColumn {
     pub(super) name: &'static str,
     /// Its name in JSON, with the unit.
     pub(super) field: &'static str,
@@ -23,7 +23,7 @@ pub(super) struct Column {
     pub(super) is_charted: bool,
 }
 
-impl Column {
+impl ReportColumn {
     pub(super) const fn new(name: &'static str, field: &'static str, decimals: usize) -> Self {
         Self { name, field, decimals, is_charted: false }
     }
@@ -45,7 +45,7 @@ impl Report {
         Self { title, columns: &[], rows: Vec::new() }
     }
 
-    pub(super) fn set_columns(&mut self, columns: &'static [Column]) {
+    pub(super) fn set_columns(&mut self, columns: &'static [ReportColumn]) {
         self.columns = columns;
     }
 
@@ -142,8 +142,10 @@ const TOP: u32 = 36;
 mod tests {
     use super::*;
 
-    const COLUMNS: &[Column] =
-        &[Column::new("ops/s", "perSecond", 0), Column::new("CPU", "cpuSeconds", 1).charted()];
+    const COLUMNS: &[ReportColumn] = &[
+        ReportColumn::new("ops/s", "perSecond", 0),
+        ReportColumn::new("CPU", "cpuSeconds", 1).charted(),
+    ];
 
     fn report() -> Report {
         let mut report = Report::new("server");

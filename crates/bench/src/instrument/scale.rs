@@ -6,23 +6,23 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::load::{Load, LoadResult};
-use super::processes::{Member, ServerCluster};
-use super::report::{Column, Report};
+use super::load::{BenchLoad, LoadResult};
+use super::processes::{ServerCluster, ServerProcess};
+use super::report::{Report, ReportColumn};
 use super::usage::Usage;
 use super::{InstrumentError, Session, System, http};
 
 const CASES: [&str; 6] = ["few-keys", "many-keys", "watchers", "leases", "voters", "overwrite"];
 
-const COLUMNS: &[Column] = &[
-    Column::new("ops/s", "perSecond", 0),
-    Column::new("p99 ms", "p99Millis", 1),
-    Column::new("longest ms", "longestMillis", 0),
-    Column::new("CPU s/100k", "cpuSecondsPer100k", 2).charted(),
-    Column::new("RSS MB", "memoryMegabytes", 0),
-    Column::new("disk MB", "diskMegabytes", 0),
-    Column::new("disk B/op", "diskBytesPerOperation", 0),
-    Column::new("restart s", "restartSeconds", 2),
+const COLUMNS: &[ReportColumn] = &[
+    ReportColumn::new("ops/s", "perSecond", 0),
+    ReportColumn::new("p99 ms", "p99Millis", 1),
+    ReportColumn::new("longest ms", "longestMillis", 0),
+    ReportColumn::new("CPU s/100k", "cpuSecondsPer100k", 2).charted(),
+    ReportColumn::new("RSS MB", "memoryMegabytes", 0),
+    ReportColumn::new("disk MB", "diskMegabytes", 0),
+    ReportColumn::new("disk B/op", "diskBytesPerOperation", 0),
+    ReportColumn::new("restart s", "restartSeconds", 2),
 ];
 
 pub(super) const LEGEND: &str = "\
@@ -58,7 +58,7 @@ fn measure(
     let mut cluster = ServerCluster::start(system, &session.folder, count)?;
     let watchers = args.watchers.to_string();
     let keys = if case == "many-keys" { args.keys } else { 10_000 };
-    let puts = Load {
+    let puts = BenchLoad {
         operation: "put",
         clients: 64,
         seconds: args.seconds,
@@ -67,13 +67,13 @@ fn measure(
         more: &[],
     };
     let load = match case {
-        "watchers" => Load { operation: "watch", more: &["--watchers", &watchers], ..puts },
-        "voters" => Load { clients: 256, ..puts },
-        "overwrite" => Load { seconds: 10 * args.seconds, keys: 1_000, ..puts },
+        "watchers" => BenchLoad { operation: "watch", more: &["--watchers", &watchers], ..puts },
+        "voters" => BenchLoad { clients: 256, ..puts },
+        "overwrite" => BenchLoad { seconds: 10 * args.seconds, keys: 1_000, ..puts },
         _ => puts,
     };
     if matches!(case, "few-keys" | "many-keys") {
-        Load { operation: "get", seconds: 1, ..puts }
+        BenchLoad { operation: "get", seconds: 1, ..puts }
             .run(session, &cluster.endpoints_without(None))?;
         session.progress("all keys are written");
     }
@@ -85,7 +85,7 @@ fn measure(
         load.run(session, &cluster.endpoints_without(None))?
     };
     let used = Usage::of(&pids).since(before);
-    let disk = cluster.members.iter().map(Member::disk_bytes).max().unwrap_or(0);
+    let disk = cluster.members.iter().map(ServerProcess::disk_bytes).max().unwrap_or(0);
     let restart = if case == "many-keys" { Some(restart(&mut cluster)?) } else { None };
     let each = |total: f64| (result.done > 0.0).then(|| total / result.done);
     Ok(vec![
