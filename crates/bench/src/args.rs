@@ -4,11 +4,14 @@ use std::fmt;
 use std::path::PathBuf;
 
 use crate::cluster::Shape;
+use crate::instrument::args::{InstrumentArgs, InstrumentTask};
 use crate::library::Library;
+use crate::workload::CountedWorkload;
 
 pub(crate) const USAGE: &str = "\
 usage: quorate-bench core [--instructions] [--seconds N] [--only ours|raft-rs]
                           [--size 64|1024] [--batch 1|16|256]
+       quorate-bench instructions [--update] [--tolerance PERCENT] [--file PATH]
        quorate-bench node [--seconds N] [--size BYTES] [--proposers N] [--workers N]
                           [--directory PATH]
 
@@ -18,6 +21,11 @@ core: the Raft core alone, compared with another library
   --only LIBRARY  measure one library instead of both
   --size BYTES    one payload size instead of both
   --batch COUNT   one batch instead of all three
+
+instructions: count the instructions of fixed workloads under valgrind, and compare with a file
+  --update        write the counts to the file
+  --tolerance P   allow P percent more than in the file (default 5)
+  --file PATH     the file (default crates/bench/instructions.txt)
 
 node: three complete members in this process, over loopback TCP, with fsync
   --seconds N     measure each number of proposers for N seconds (1 to 600, default 5)
@@ -32,12 +40,18 @@ pub(crate) const SIZES: [usize; 2] = [64, 1024];
 pub(crate) const BATCHES: [u64; 3] = [1, 16, 256];
 pub(crate) const PROPOSERS: [usize; 3] = [1, 64, 256];
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum BenchCommand {
     /// Tables of the core and other libraries.
     Core(CoreArgs),
     /// The table of complete members.
     Node(NodeArgs),
+    /// Clusters of processes, compared with peers.
+    Instrument(InstrumentArgs),
+    /// The instructions of fixed workloads, compared with a file.
+    Baseline(BaselineArgs),
+    /// One of these workloads, without output: runs under valgrind.
+    CountedWorkload { workload: CountedWorkload, operations: u64 },
     /// One cell, a fixed number of operations, without output: runs under valgrind.
     Cell { library: Library, shape: Shape, operations: u64 },
 }
@@ -58,6 +72,14 @@ pub(crate) struct NodeArgs {
     pub(crate) only: Option<usize>,
     pub(crate) workers: usize,
     pub(crate) directory: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct BaselineArgs {
+    pub(crate) update: bool,
+    /// In percent.
+    pub(crate) tolerance: f64,
+    pub(crate) file: Option<PathBuf>,
 }
 
 impl NodeArgs {
@@ -111,8 +133,13 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<BenchComma
         None => Err(UsageError::NoCommand),
         Some("core") => parse_core(args).map(BenchCommand::Core),
         Some("node") => parse_node(args).map(BenchCommand::Node),
+        Some("instructions") => parse_baseline(args).map(BenchCommand::Baseline),
+        Some("workload") => parse_workload(args),
         Some("cell") => parse_cell(args),
-        Some(other) => Err(UsageError::UnknownCommand(other.into())),
+        Some(other) => match InstrumentTask::of(other) {
+            Some(task) => InstrumentArgs::parse(task, args).map(BenchCommand::Instrument),
+            None => Err(UsageError::UnknownCommand(other.into())),
+        },
     }
 }
 
@@ -149,6 +176,28 @@ fn parse_node(mut args: impl Iterator<Item = String>) -> Result<NodeArgs, UsageE
     Ok(node)
 }
 
+fn parse_baseline(mut args: impl Iterator<Item = String>) -> Result<BaselineArgs, UsageError> {
+    let mut baseline = BaselineArgs { update: false, tolerance: 5.0, file: None };
+    while let Some(option) = args.next() {
+        match option.as_str() {
+            "--update" => baseline.update = true,
+            "--tolerance" => {
+                baseline.tolerance =
+                    value("--tolerance", &mut args, |n| (0.0..=100.0).contains(n))?;
+            }
+            "--file" => baseline.file = Some(value("--file", &mut args, |_| true)?),
+            _ => return Err(UsageError::UnknownOption(option)),
+        }
+    }
+    Ok(baseline)
+}
+
+fn parse_workload(mut args: impl Iterator<Item = String>) -> Result<BenchCommand, UsageError> {
+    let workload = value("workload", &mut args, |_| true)?;
+    let operations = value("operations", &mut args, |_| true)?;
+    Ok(BenchCommand::CountedWorkload { workload, operations })
+}
+
 fn parse_cell(mut args: impl Iterator<Item = String>) -> Result<BenchCommand, UsageError> {
     let library = library("library", &mut args)?;
     let size = value("size", &mut args, |_| true)?;
@@ -160,7 +209,7 @@ fn parse_cell(mut args: impl Iterator<Item = String>) -> Result<BenchCommand, Us
     }
 }
 
-fn value<T: std::str::FromStr>(
+pub(crate) fn value<T: std::str::FromStr>(
     option: &'static str,
     args: &mut impl Iterator<Item = String>,
     allowed: impl Fn(&T) -> bool,

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::cluster::{Shape, TRIM_EVERY};
 use crate::library::Library;
+use crate::workload::CountedWorkload;
 
 /// The operations of a short run, and how many more a long run does.
 const SHORT: u64 = TRIM_EVERY;
@@ -53,13 +54,23 @@ pub(crate) fn check() -> Result<(), CountError> {
 /// Instructions per operation: a long run minus a short one, so that setup, election and process
 /// start do not count.
 pub(crate) fn per_operation(library: Library, shape: Shape) -> Result<f64, CountError> {
-    let short = total(library, shape, SHORT)?;
-    let long = total(library, shape, SHORT + MORE)?;
+    let (size, batch) = (shape.size.to_string(), shape.batch.to_string());
+    per_operation_of(&["cell", &library.to_string(), &size, &batch])
+}
+
+/// The same for a workload.
+pub(crate) fn of_workload(workload: CountedWorkload) -> Result<f64, CountError> {
+    per_operation_of(&["workload", &workload.to_string()])
+}
+
+fn per_operation_of(arguments: &[&str]) -> Result<f64, CountError> {
+    let short = total(arguments, SHORT)?;
+    let long = total(arguments, SHORT + MORE)?;
     Ok((long - short) as f64 / MORE as f64)
 }
 
 /// Instructions of a complete run of this program with this many operations.
-fn total(library: Library, shape: Shape, operations: u64) -> Result<u64, CountError> {
+fn total(arguments: &[&str], operations: u64) -> Result<u64, CountError> {
     let program = std::env::current_exe().map_err(CountError::Start)?;
     let name = format!("quorate-bench-callgrind-{}.out", std::process::id());
     let file = std::env::temp_dir().join(name);
@@ -69,9 +80,8 @@ fn total(library: Library, shape: Shape, operations: u64) -> Result<u64, CountEr
         .arg("--tool=callgrind")
         .arg(out_file)
         .arg(program)
-        .arg("cell")
-        .args([library.to_string(), shape.size.to_string()])
-        .args([shape.batch.to_string(), operations.to_string()])
+        .args(arguments)
+        .arg(operations.to_string())
         .output()
         .map_err(CountError::Start)?;
     let text = std::fs::read_to_string(&file);

@@ -3,27 +3,33 @@
 //!
 //! # Reading order
 //! `cluster` (the workload), `ours` and `raft_rs` (the libraries), `measure` (time and
-//! allocations), `instructions`, `idle` (idle members), `node` (complete members).
+//! allocations), `instructions`, `idle` (idle members), `node` (complete members), `workload` and
+//! `baseline` (instructions compared with a file), `instrument` (clusters of processes).
 
 mod args;
+mod baseline;
 mod cluster;
 mod counting;
 mod idle;
 mod instructions;
+mod instrument;
 mod library;
 mod measure;
+mod member_cluster;
+mod memory_disk;
 mod node;
 mod ours;
 #[cfg(feature = "peers")]
 mod raft_rs;
 mod raw;
 mod table;
+mod workload;
 
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use args::{BenchCommand, CoreArgs};
+use args::{BaselineArgs, BenchCommand, CoreArgs};
 use instructions::CountError;
 use measure::Spread;
 use table::BenchTable;
@@ -34,13 +40,19 @@ static ALLOCATOR: counting::Counting = counting::Counting;
 fn main() -> ExitCode {
     match args::parse(std::env::args().skip(1)) {
         Err(why) => {
-            eprintln!("quorate-bench: {why}\n\n{}", args::USAGE);
+            eprintln!("quorate-bench: {why}\n\n{}\n\n{}", args::USAGE, instrument::args::USAGE);
             ExitCode::from(2)
         }
         Ok(BenchCommand::Cell { library, shape, operations }) => {
             library.cluster().run(shape, operations);
             ExitCode::SUCCESS
         }
+        Ok(BenchCommand::CountedWorkload { workload, operations }) => {
+            workload.run(operations);
+            ExitCode::SUCCESS
+        }
+        Ok(BenchCommand::Instrument(args)) => instrument::run(&args),
+        Ok(BenchCommand::Baseline(args)) => compare_instructions(&args),
         Ok(BenchCommand::Node(args)) => match node::table(&args) {
             Ok(table) => {
                 print(&table);
@@ -112,6 +124,43 @@ fn count(core: &CoreArgs) -> Result<(), CountError> {
     print(&INSTRUCTIONS_LEGEND);
     report_missing_libraries(core);
     Ok(())
+}
+
+/// Compares with the file. Without valgrind nothing is compared, which is said and no failure.
+fn compare_instructions(args: &BaselineArgs) -> ExitCode {
+    if let Err(why) = instructions::check() {
+        print(&format!("skipped: instructions are not compared: {why}"));
+        return ExitCode::SUCCESS;
+    }
+    if cfg!(debug_assertions) {
+        eprintln!("quorate-bench: the counts in the file are those of the release profile");
+        return ExitCode::FAILURE;
+    }
+    let file = args.file.as_deref().unwrap_or_else(|| baseline::default_file());
+    let known = std::fs::read_to_string(file).unwrap_or_default();
+    let compared = match baseline::compare(args, &known) {
+        Ok(compared) => compared,
+        Err(why) => {
+            eprintln!("quorate-bench: {why}");
+            return ExitCode::FAILURE;
+        }
+    };
+    print(&compared.table);
+    if args.update {
+        return match std::fs::write(file, compared.updated) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(why) => {
+                eprintln!("quorate-bench: cannot write {}: {why}", file.display());
+                ExitCode::FAILURE
+            }
+        };
+    }
+    if compared.worse.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    let (worse, limit) = (compared.worse.join(", "), args.tolerance);
+    eprintln!("quorate-bench: more than {limit} % above {}: {worse}", file.display());
+    ExitCode::FAILURE
 }
 
 fn report_missing_libraries(core: &CoreArgs) {

@@ -306,6 +306,9 @@ pub(crate) struct BenchArguments {
     /// get: read the local data of the member, which may be stale.
     #[arg(long)]
     pub(crate) serializable: bool,
+    /// get: all keys exist already; do not write them before the measurement.
+    #[arg(long)]
+    pub(crate) filled: bool,
     /// watch: number of watching clients, in addition to the writing --clients.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) watchers: u32,

@@ -46,6 +46,10 @@ impl<T: Table> Machine for Kv<T> {
         Ok(self.apply_bytes(index, command).map_err(machine_error)?.reply.encode())
     }
 
+    fn apply_without_reply(&mut self, index: u64, command: &Bytes) -> Result<(), MachineError> {
+        self.apply_bytes(index, command).map(drop).map_err(machine_error)
+    }
+
     fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
         let reply = match Query::decode(query) {
             Some(query) => Self::query(self, &query)?,
@@ -312,29 +316,14 @@ impl<T: Table> SharedKv<T> {
     pub fn watchers(&self) -> usize {
         self.hub().len()
     }
-}
 
-impl<T: Table> Machine for SharedKv<T> {
-    fn resume(&mut self, owner: &StoreIdentity) -> Result<u64, MachineError> {
-        let mut kv = self.write();
-        let applied = Machine::resume(&mut *kv, owner)?;
-        self.publish_auth(&kv);
-        self.hub().restart(kv.revision());
-        Ok(applied)
-    }
-
-    fn save(&mut self) -> Result<(), MachineError> {
-        Machine::save(&mut *self.write())
-    }
-
-    fn report_progress_to(&mut self, progress: WorkProgress) {
-        Machine::report_progress_to(&mut *self.write(), progress);
-    }
-
-    fn apply(&mut self, index: u64, command: &Bytes) -> Result<Bytes, MachineError> {
+    /// Applies a command, and tells watchers and the observer.
+    fn apply_shared(&self, index: u64, command: &Bytes) -> Result<KvCommandReply, MachineError> {
         let observer = self.shared.observer.get();
         let began = observer.map_or(0, |observer| observer.begin());
         let mut kv = self.write();
+        // No watcher is created while the machine is locked for writing.
+        kv.collect_events(!self.hub().is_empty());
         let applied = kv.apply_bytes(index, command).map_err(machine_error)?;
         if let Some(observer) = observer {
             observer.applied(began, &applied);
@@ -355,7 +344,33 @@ impl<T: Table> Machine for SharedKv<T> {
             self.grants().add(*id, *ttl);
         }
         drop(kv);
-        Ok(reply.encode())
+        Ok(reply)
+    }
+}
+
+impl<T: Table> Machine for SharedKv<T> {
+    fn resume(&mut self, owner: &StoreIdentity) -> Result<u64, MachineError> {
+        let mut kv = self.write();
+        let applied = Machine::resume(&mut *kv, owner)?;
+        self.publish_auth(&kv);
+        self.hub().restart(kv.revision());
+        Ok(applied)
+    }
+
+    fn save(&mut self) -> Result<(), MachineError> {
+        Machine::save(&mut *self.write())
+    }
+
+    fn report_progress_to(&mut self, progress: WorkProgress) {
+        Machine::report_progress_to(&mut *self.write(), progress);
+    }
+
+    fn apply(&mut self, index: u64, command: &Bytes) -> Result<Bytes, MachineError> {
+        Ok(self.apply_shared(index, command)?.encode())
+    }
+
+    fn apply_without_reply(&mut self, index: u64, command: &Bytes) -> Result<(), MachineError> {
+        self.apply_shared(index, command).map(drop)
     }
 
     fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
@@ -398,7 +413,7 @@ impl<T: Table> Machine for SharedKv<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::{Command, LeaseGrant};
+    use crate::command::{Command, KeyRange, LeaseGrant, Put};
     use crate::table::MemoryTable;
 
     #[test]
@@ -421,5 +436,46 @@ mod tests {
         );
         let shared = (4 + count..=4 + 2 * count).map(&mut grant).last().unwrap();
         assert_eq!(shared.take_grants(), LeaseGrants::Overflowed);
+    }
+
+    /// Writes that nobody watched are read from the table, and none is lost or comes twice
+    /// whenever watchers come and go.
+    #[test]
+    fn watchers_receive_every_event_also_of_writes_that_nobody_watched() {
+        let mut shared = SharedKv::new(Kv::open(MemoryTable::default()).unwrap());
+        let mut index = 0;
+        let mut put = |shared: &mut SharedKv<MemoryTable>| {
+            index += 1;
+            let put = Put { key: "k".into(), value: "v".into(), ..Put::default() };
+            shared.apply_without_reply(index, &Command::Put(put).encode()).unwrap();
+        };
+        let request = |start_revision| {
+            let keys = KeyRange { key: "k".into(), ..KeyRange::default() };
+            WatchRequest { keys, start_revision, ..WatchRequest::default() }
+        };
+        let polled = |shared: &SharedKv<MemoryTable>, id| match shared
+            .poll_watch(id, PollLimits::default())
+            .unwrap()
+        {
+            WatchPoll::Events { events, .. } => {
+                events.iter().map(|event| event.kv.mod_revision).collect()
+            }
+            WatchPoll::Idle => Vec::new(),
+            other => panic!("{other:?}"),
+        };
+        for round in 0..3 {
+            let before = shared.read().revision();
+            put(&mut shared);
+            put(&mut shared);
+            let (new, _) = shared.watch(request(0), Arc::new(|_| {}));
+            let (old, _) = shared.watch(request(before + 2), Arc::new(|_| {}));
+            assert_eq!(shared.watch_progress(new), Some(before + 2), "round {round}");
+            assert_eq!(polled(&shared, old), [before + 2]);
+            put(&mut shared);
+            assert_eq!(polled(&shared, new), [before + 3]);
+            assert_eq!(polled(&shared, old), [before + 3]);
+            assert_eq!(polled(&shared, new), [0i64; 0]);
+            assert!(shared.cancel_watch(new) && shared.cancel_watch(old));
+        }
     }
 }

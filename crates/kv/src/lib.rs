@@ -91,6 +91,7 @@ mod txn;
 mod version;
 mod watch;
 mod watch_index;
+mod writes;
 
 #[cfg(feature = "machine")]
 pub use adapter::{AuthVersion, CommandObserver, LeaseGrants, SUPPORTED_VERSIONS, SharedKv};

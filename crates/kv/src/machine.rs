@@ -22,6 +22,7 @@ use crate::state::KvState;
 use crate::table::{Table, TableError};
 use crate::version::{CommandDecodeError, NewerVersion};
 use crate::watch::WatchEvent;
+use crate::writes::CommandWrites;
 
 /// etcd's data model over a [`Table`]. The same commands in the same order produce the same
 /// state and the same replies with every table.
@@ -36,6 +37,7 @@ pub struct Kv<T: Table> {
     undurable: u32,
     /// Called for each key of a command that may have very many.
     pub(crate) progress: ProgressFn,
+    collects_events: bool,
 }
 
 /// Called while a long command runs, at short intervals.
@@ -113,8 +115,11 @@ impl Default for BatchConfig {
 pub struct Applied {
     /// The reply to the proposer.
     pub reply: KvCommandReply,
-    /// What the command wrote, for [`WatchHub::publish`](crate::WatchHub::publish).
+    /// What the command wrote, for [`WatchHub::publish`](crate::WatchHub::publish). Empty while
+    /// [`Kv::collect_events`] is off.
     pub events: Vec<WatchEvent>,
+    /// The bytes of all keys and values that it put.
+    pub put_bytes: u64,
     /// The token that the command issued, for the server of this member to remember.
     pub token: Option<IssuedToken>,
     /// The operation, by etcd's name; empty for bytes that are not a command.
@@ -149,8 +154,22 @@ impl<T: Table> Kv<T> {
         let batches = BatchConfig::default();
         let progress: ProgressFn = Arc::new(|| {});
         let compaction_hashes = CompactionHashes::default();
-        let (uncommitted, undurable) = (0, 0);
-        Ok(Self { table, state, compaction_hashes, batches, uncommitted, undurable, progress })
+        Ok(Self {
+            table,
+            state,
+            compaction_hashes,
+            batches,
+            uncommitted: 0,
+            undurable: 0,
+            progress,
+            collects_events: true,
+        })
+    }
+
+    /// Whether commands return the events of their writes. Off, they cost less: for a machine
+    /// that nobody watches.
+    pub fn collect_events(&mut self, collects: bool) {
+        self.collects_events = collects;
     }
 
     /// From now on long commands call this function while they run.
@@ -197,25 +216,26 @@ impl<T: Table> Kv<T> {
         validates: bool,
     ) -> Result<Applied, TableError> {
         if index <= self.state.applied {
-            return Ok(self.applied_with(command, Ok(KvOutcome::Done), Vec::new(), None));
+            let nothing = CommandWrites::new(self.state.revision, false);
+            return Ok(self.applied_with(command, Ok(KvOutcome::Done), nothing, None));
         }
         self.state.applied = index;
         self.continue_compaction(command)?;
-        let mut events = Vec::new();
+        let mut writes = CommandWrites::new(self.state.revision + 1, self.collects_events);
         let mut token = None;
-        let result = match self.run(command, validates, &mut events, &mut token) {
+        let result = match self.run(command, validates, &mut writes, &mut token) {
             Ok(outcome) => Ok(outcome),
             Err(CommandError::Refused(error)) => Err(error),
             Err(CommandError::Failed(error)) => return Err(error),
         };
-        if !events.is_empty() {
+        if !writes.is_empty() {
             self.state.revision += 1;
         }
         self.uncommitted += 1;
         if self.uncommitted >= self.batches.commands {
             self.commit(self.undurable + 1 >= self.batches.durable_every)?;
         }
-        Ok(self.applied_with(command, result, events, token))
+        Ok(self.applied_with(command, result, writes, token))
     }
 
     /// Applies the payload of a log entry. Bytes that are not a command, and commands of a later
@@ -255,7 +275,7 @@ impl<T: Table> Kv<T> {
         &mut self,
         command: &Command,
         validates: bool,
-        events: &mut Vec<WatchEvent>,
+        writes: &mut CommandWrites,
         token: &mut Option<IssuedToken>,
     ) -> Result<KvOutcome, CommandError> {
         let (issuer, command) = command.split_issuer();
@@ -266,14 +286,14 @@ impl<T: Table> Kv<T> {
         self.refuse_by_alarm(command)?;
         match command {
             Command::Noop => Ok(KvOutcome::Done),
-            Command::Put(put) => self.put(put, events).map(KvOutcome::Put),
+            Command::Put(put) => self.put(put, writes).map(KvOutcome::Put),
             Command::DeleteRange(deletion) => {
-                Ok(KvOutcome::DeleteRange(self.delete_range(deletion, events)?))
+                Ok(KvOutcome::DeleteRange(self.delete_range(deletion, writes)?))
             }
-            Command::Txn(txn) => self.txn(txn, events).map(KvOutcome::Txn),
+            Command::Txn(txn) => self.txn(txn, writes).map(KvOutcome::Txn),
             Command::Compact(compact) => self.compact(*compact),
             Command::LeaseGrant(grant) => self.grant(grant),
-            Command::LeaseRevoke(id) => self.revoke(*id, events),
+            Command::LeaseRevoke(id) => self.revoke(*id, writes),
             Command::LeaseCheckpoint(checkpoints) => self.checkpoint(checkpoints),
             Command::AlarmActivate(alarm) => self.activate(*alarm),
             Command::AlarmDisarm(alarm) => self.disarm(*alarm),
@@ -289,7 +309,7 @@ impl<T: Table> Kv<T> {
             Command::PutReversed(put) => {
                 let value = put.value.iter().rev().copied().collect::<Vec<u8>>().into();
                 let put = crate::command::Put { value, ..put.clone() };
-                self.put(&put, events).map(KvOutcome::Put)
+                self.put(&put, writes).map(KvOutcome::Put)
             }
         }
     }
@@ -332,10 +352,12 @@ impl<T: Table> Kv<T> {
         &self,
         command: &Command,
         result: Result<KvOutcome, KvError>,
-        events: Vec<WatchEvent>,
+        writes: CommandWrites,
         token: Option<IssuedToken>,
     ) -> Applied {
-        Applied { reply: self.reply(result), events, token, operation: command.operation() }
+        let (put_bytes, operation) = (writes.put_bytes(), command.operation());
+        let events = writes.into_events();
+        Applied { reply: self.reply(result), events, put_bytes, token, operation }
     }
 
     fn reply(&self, result: Result<KvOutcome, KvError>) -> KvCommandReply {
@@ -471,11 +493,11 @@ impl<T: Table> Kv<T> {
     }
 
     /// Deletes all keys of the lease in one revision.
-    fn revoke(&mut self, id: i64, events: &mut Vec<WatchEvent>) -> Result<KvOutcome, CommandError> {
+    fn revoke(&mut self, id: i64, writes: &mut CommandWrites) -> Result<KvOutcome, CommandError> {
         let lease = self.state.leases.revoke(id)?;
         self.remove_row(RowKey::lease(id), row_bytes(&lease.row()))?;
         for key in lease.keys() {
-            self.delete_key(&Bytes::copy_from_slice(key), events)?;
+            self.delete_key(&Bytes::copy_from_slice(key), writes)?;
         }
         Ok(KvOutcome::Done)
     }

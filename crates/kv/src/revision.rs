@@ -115,15 +115,27 @@ const TOMBSTONE: u8 = 2;
 const PUT_HEAD_BYTES: usize = 1 + 8 + 8 + 8 + 4;
 
 pub(crate) fn put_row(kv: &KeyValue) -> Bytes {
+    new_put_row(&kv.key, &kv.value, kv.lease, kv.create_revision, kv.version)
+}
+
+pub(crate) fn new_put_row(
+    key: &[u8],
+    value: &[u8],
+    lease: i64,
+    created: i64,
+    version: i64,
+) -> Bytes {
+    let mut head = [0; PUT_HEAD_BYTES];
+    head[0] = PUT;
+    head[1..9].copy_from_slice(&created.to_le_bytes());
+    head[9..17].copy_from_slice(&version.to_le_bytes());
+    head[17..25].copy_from_slice(&lease.to_le_bytes());
+    head[25..].copy_from_slice(&(key.len() as u32).to_le_bytes());
     // The exact size, so that the row is one allocation.
-    let mut row = Vec::with_capacity(PUT_HEAD_BYTES + kv.key.len() + kv.value.len());
-    row.put_u8(PUT);
-    row.put_i64_le(kv.create_revision);
-    row.put_i64_le(kv.version);
-    row.put_i64_le(kv.lease);
-    row.put_u32_le(kv.key.len() as u32);
-    row.put_slice(&kv.key);
-    row.put_slice(&kv.value);
+    let mut row = Vec::with_capacity(PUT_HEAD_BYTES + key.len() + value.len());
+    row.extend_from_slice(&head);
+    row.extend_from_slice(key);
+    row.extend_from_slice(value);
     row.into()
 }
 

@@ -16,9 +16,9 @@ use crate::machine::{CommandError, Kv};
 use crate::reply::{
     DeleteRangeOutcome, KeyValue, KvOutcome, PutOutcome, TxnOperationReply, TxnOutcome,
 };
-use crate::revision::{Revision, RowKey, key_of_tombstone, put_row, row_bytes, tombstone_row};
+use crate::revision::{Revision, RowKey, key_of_tombstone, new_put_row, row_bytes, tombstone_row};
 use crate::table::{Table, TableError};
-use crate::watch::{WatchEvent, WatchEventKind};
+use crate::writes::CommandWrites;
 
 /// A transaction with its comparisons evaluated: the operations to run.
 struct TxnBranch<'a> {
@@ -47,26 +47,26 @@ impl<T: Table> Kv<T> {
     pub(crate) fn put(
         &mut self,
         put: &Put,
-        events: &mut Vec<WatchEvent>,
+        writes: &mut CommandWrites,
     ) -> Result<PutOutcome, CommandError> {
         self.check_lease(put)?;
         self.check_ignored(put)?;
-        Ok(self.write_put(put, events)?)
+        Ok(self.write_put(put, writes)?)
     }
 
     pub(crate) fn txn(
         &mut self,
         txn: &Txn,
-        events: &mut Vec<WatchEvent>,
+        writes: &mut CommandWrites,
     ) -> Result<TxnOutcome, CommandError> {
         let branch = self.evaluate(txn)?;
         self.check_branch(&branch)?;
-        self.run_branch(&branch, events)
+        self.run_branch(&branch, writes)
     }
 
     /// The newest readable revision: the revision of this command once it has written.
-    fn now(&self, events: &[WatchEvent]) -> i64 {
-        self.state.revision + i64::from(!events.is_empty())
+    fn now(&self, writes: &CommandWrites) -> i64 {
+        self.state.revision + i64::from(!writes.is_empty())
     }
 
     /// Evaluates the comparisons and chooses the branch to run.
@@ -148,25 +148,25 @@ impl<T: Table> Kv<T> {
     fn run_branch(
         &mut self,
         branch: &TxnBranch<'_>,
-        events: &mut Vec<WatchEvent>,
+        writes: &mut CommandWrites,
     ) -> Result<TxnOutcome, CommandError> {
         let mut responses = Vec::with_capacity(branch.steps.len());
         for step in &branch.steps {
             (self.progress)();
             let outcome = match step {
                 TxnStep::Operation(TxnOperation::Range(range)) => {
-                    KvOutcome::Range(self.read_range(range, self.now(events))?)
+                    KvOutcome::Range(self.read_range(range, self.now(writes))?)
                 }
                 TxnStep::Operation(TxnOperation::Put(put)) => {
-                    KvOutcome::Put(self.write_put(put, events)?)
+                    KvOutcome::Put(self.write_put(put, writes)?)
                 }
                 TxnStep::Operation(TxnOperation::DeleteRange(deletion)) => {
-                    KvOutcome::DeleteRange(self.delete_range(deletion, events)?)
+                    KvOutcome::DeleteRange(self.delete_range(deletion, writes)?)
                 }
                 TxnStep::Operation(TxnOperation::Txn(_)) => continue,
-                TxnStep::Nested(branch) => KvOutcome::Txn(self.run_branch(branch, events)?),
+                TxnStep::Nested(branch) => KvOutcome::Txn(self.run_branch(branch, writes)?),
             };
-            responses.push(operation_reply(outcome, self.now(events)));
+            responses.push(operation_reply(outcome, self.now(writes)));
         }
         Ok(TxnOutcome { succeeded: branch.succeeded, responses })
     }
@@ -174,7 +174,7 @@ impl<T: Table> Kv<T> {
     fn write_put(
         &mut self,
         put: &Put,
-        events: &mut Vec<WatchEvent>,
+        writes: &mut CommandWrites,
     ) -> Result<PutOutcome, TableError> {
         let mut previous = None;
         if (put.prev_kv || put.ignore_value || put.ignore_lease)
@@ -183,50 +183,46 @@ impl<T: Table> Kv<T> {
             previous = Some(self.read_version(current.version)?);
         }
         let kept = previous.as_ref();
-        let kept_value = kept.filter(|_| put.ignore_value).map(|kv| kv.value.clone());
+        let kept_value = kept.filter(|_| put.ignore_value).map(|kv| &kv.value);
         let kept_lease = kept.filter(|_| put.ignore_lease).map(|kv| kv.lease);
-        let value = kept_value.unwrap_or_else(|| put.value.clone());
-        self.put_key(&put.key, value, kept_lease.unwrap_or(put.lease), events)?;
+        let value = kept_value.unwrap_or(&put.value);
+        self.put_key(&put.key, value, kept_lease.unwrap_or(put.lease), writes)?;
         Ok(PutOutcome { previous: previous.filter(|_| put.prev_kv) })
     }
 
     fn put_key(
         &mut self,
-        key: &Bytes,
-        value: Bytes,
+        key: &[u8],
+        value: &[u8],
         lease: i64,
-        events: &mut Vec<WatchEvent>,
+        writes: &mut CommandWrites,
     ) -> Result<(), TableError> {
-        let at = Revision { main: self.state.revision + 1, sub: events.len() as u32 };
-        let mut kv = KeyValue { key: key.clone(), value, lease, ..KeyValue::default() };
+        let at = writes.next();
         let mut row = Bytes::new();
         let old = self.state.index.put(key, lease, |current| {
-            kv.mod_revision = at.main;
-            kv.create_revision = current.map_or(at.main, |current| current.version.created);
-            kv.version = current.map_or(1, |current| current.version.version + 1);
-            row = put_row(&kv);
-            let (created, version) = (kv.create_revision, kv.version);
+            let created = current.map_or(at.main, |current| current.version.created);
+            let version = current.map_or(1, |current| current.version.version + 1);
+            row = new_put_row(key, value, lease, created, version);
             KeyVersion { at, row_bytes: row_bytes(&row), created, version }
         });
+        writes.add(&row, key.len() + value.len());
         self.add_row(RowKey::revision(at), row)?;
         self.state.leases.attach(key, old.map_or(0, |old| old.lease), lease);
-        events.push(WatchEvent { kind: WatchEventKind::Put, kv, previous: None });
         Ok(())
     }
 
     pub(crate) fn delete_range(
         &mut self,
         deletion: &DeleteRange,
-        events: &mut Vec<WatchEvent>,
+        writes: &mut CommandWrites,
     ) -> Result<DeleteRangeOutcome, TableError> {
         let mut outcome = DeleteRangeOutcome::default();
         if deletion.prev_kv {
             let range = Range { keys: deletion.keys.clone(), ..Range::default() };
-            outcome.previous = self.read_range_at(range, self.now(events))?.kvs;
+            outcome.previous = self.read_range_at(range, self.now(writes))?.kvs;
         }
         // One pass over the index, however many keys there are.
-        let main = self.state.revision + 1;
-        let mut sub = events.len() as u32;
+        let Revision { main, mut sub } = writes.next();
         let mut deleted = Vec::new();
         let progress = &self.progress;
         self.state.index.delete_range(&deletion.keys, |key, current| {
@@ -239,9 +235,8 @@ impl<T: Table> Kv<T> {
             KeyVersion { at, row_bytes, created: 0, version: 0 }
         });
         outcome.deleted = deleted.len() as i64;
-        events.reserve(deleted.len());
         for key in deleted {
-            self.write_deleted(key, events)?;
+            self.write_deleted(key, writes)?;
         }
         Ok(outcome)
     }
@@ -250,30 +245,29 @@ impl<T: Table> Kv<T> {
     pub(crate) fn delete_key(
         &mut self,
         key: &Bytes,
-        events: &mut Vec<WatchEvent>,
+        writes: &mut CommandWrites,
     ) -> Result<(), TableError> {
-        let at = Revision { main: self.state.revision + 1, sub: events.len() as u32 };
+        let at = writes.next();
         let row = tombstone_row(key);
         let tombstone = KeyVersion { at, row_bytes: row_bytes(&row), created: 0, version: 0 };
         let old = self.state.index.put(key, 0, |_| tombstone);
         let lease = old.map_or(0, |old| old.lease);
-        self.write_deleted(DeletedKey { lease, row }, events)
+        self.write_deleted(DeletedKey { lease, row }, writes)
     }
 
     /// Writes the tombstone of a key that was deleted in the index.
     fn write_deleted(
         &mut self,
         deleted: DeletedKey,
-        events: &mut Vec<WatchEvent>,
+        writes: &mut CommandWrites,
     ) -> Result<(), TableError> {
         (self.progress)();
         let DeletedKey { lease, row } = deleted;
-        let at = Revision { main: self.state.revision + 1, sub: events.len() as u32 };
+        let at = writes.next();
+        writes.add(&row, 0);
         let key = key_of_tombstone(&row);
         self.add_row(RowKey::revision(at), row)?;
         self.state.leases.attach(&key, lease, 0);
-        let kv = KeyValue { key, mod_revision: at.main, ..KeyValue::default() };
-        events.push(WatchEvent { kind: WatchEventKind::Delete, kv, previous: None });
         Ok(())
     }
 }

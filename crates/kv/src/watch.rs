@@ -172,6 +172,11 @@ impl WatchHub {
     pub fn create(&mut self, request: WatchRequest, revision: i64, wake: WakeFn) -> WatcherId {
         self.last_id += 1;
         let id = WatcherId(self.last_id);
+        // The first watcher: nothing before needs to be published.
+        if self.watchers.is_empty() {
+            self.published = self.published.max(revision);
+            self.clear_recent();
+        }
         let start = request.start_revision;
         let behind = start > 0 && start <= revision;
         let next = if behind { start } else { start.max(revision + 1) };
@@ -396,7 +401,7 @@ impl<T: Table> Kv<T> {
     }
 }
 
-fn event_of(key: RowKey, row: Bytes) -> Option<WatchEvent> {
+pub(crate) fn event_of(key: RowKey, row: Bytes) -> Option<WatchEvent> {
     let RowKind::Revision(at) = key.kind() else { return None };
     Some(match read_row(at, row)? {
         RowWrite::Put(kv) => WatchEvent { kind: WatchEventKind::Put, kv, previous: None },

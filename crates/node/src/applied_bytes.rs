@@ -17,6 +17,8 @@ pub(crate) struct AppliedBytes {
     total: u64,
     /// The same at the newest capture.
     captured: u64,
+    /// The size of the newest snapshot; 0 if it is not known.
+    snapshot: u64,
     /// Indexes, and the bytes of all entries up to there; the oldest first.
     marks: VecDeque<(Index, u64)>,
     /// Two marks are at least this far apart.
@@ -27,7 +29,7 @@ impl AppliedBytes {
     /// Nothing was counted up to this index. Up to `keep_bytes` are to be kept.
     pub(crate) fn new(index: Index, keep_bytes: u64) -> Self {
         let piece = (keep_bytes / PIECES).max(1);
-        Self { total: 0, captured: 0, marks: VecDeque::from([(index, 0)]), piece }
+        Self { total: 0, captured: 0, snapshot: 0, marks: VecDeque::from([(index, 0)]), piece }
     }
 
     /// Entries with this many bytes were handed out, up to this index.
@@ -41,8 +43,20 @@ impl AppliedBytes {
     }
 
     /// Bytes since the newest capture.
-    pub(crate) fn since_capture(&self) -> u64 {
+    fn since_capture(&self) -> u64 {
         self.total - self.captured
+    }
+
+    /// Whether entries of `bytes_min` were handed out since the newest capture, and as many as
+    /// the newest snapshot has. The second condition keeps the cost of snapshots proportional
+    /// to what is written: a large state would otherwise be written again for a few entries.
+    pub(crate) fn is_capture_due(&self, bytes_min: u64) -> bool {
+        self.since_capture() >= bytes_min.max(self.snapshot)
+    }
+
+    /// The newest snapshot has this size.
+    pub(crate) fn set_snapshot_bytes(&mut self, bytes: u64) {
+        self.snapshot = bytes;
     }
 
     pub(crate) fn on_capture(&mut self) {
@@ -95,6 +109,24 @@ mod tests {
         assert!(bytes.marks.len() <= 202, "{}", bytes.marks.len());
         let kept = bytes.entries_within(10_000, 16_000);
         assert!((1_400..=1_600).contains(&kept), "{kept}");
+    }
+
+    #[test]
+    fn a_capture_is_due_after_as_many_bytes_as_the_newest_snapshot_has() {
+        let mut bytes = AppliedBytes::new(0, 1_000);
+        bytes.add(1, 100);
+        assert!(bytes.is_capture_due(100) && !bytes.is_capture_due(101));
+        bytes.on_capture();
+        bytes.set_snapshot_bytes(250);
+        for (index, due) in [(2, false), (3, false), (4, true)] {
+            bytes.add(index, 100);
+            assert_eq!(bytes.is_capture_due(100), due, "{index}");
+        }
+        // A smaller snapshot: the limit that was given applies again.
+        bytes.on_capture();
+        bytes.set_snapshot_bytes(20);
+        bytes.add(5, 100);
+        assert!(bytes.is_capture_due(100));
     }
 
     #[test]

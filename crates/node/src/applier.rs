@@ -73,6 +73,8 @@ pub enum MachineJobDone {
         dedup: CommandDedup,
         /// The cluster version as of that snapshot.
         version: ClusterVersion,
+        /// How many bytes of it were read: all of them, unless the machine has kept its state.
+        bytes: u64,
     },
 }
 
@@ -271,10 +273,15 @@ impl<M: Machine> Applier<M> {
                 assert!(!own, "entry {index} is new, but the machine resumed at {resumed}");
                 None
             }
-            DedupDecision::Run => {
+            DedupDecision::Run if own => {
                 let ran = self.machine.apply(index, &command);
                 let reply = ran.map_err(|error| MachineFailed::new(index, error))?;
-                own.then_some((id.sequence, CommandOutcome::Ran { index, reply }))
+                Some((id.sequence, CommandOutcome::Ran { index, reply }))
+            }
+            DedupDecision::Run => {
+                let ran = self.machine.apply_without_reply(index, &command);
+                ran.map_err(|error| MachineFailed::new(index, error))?;
+                None
             }
             // A copy of a command that has run has no open request.
             DedupDecision::Repeated { start } => {
@@ -371,7 +378,7 @@ impl<M: Machine> Applier<M> {
         meta: &SnapshotMeta,
         pieces: impl Iterator<Item = Bytes>,
     ) -> Result<MachineJobDone, SnapshotInstallError> {
-        let mut chunks = Unframed { pieces, rest: BytesMut::new() };
+        let mut chunks = Unframed::new(pieces);
         let index = meta.id.index;
         let keeps_state = index <= self.resumed;
         let mut dedup = CommandDedup::default();
@@ -404,7 +411,7 @@ impl<M: Machine> Applier<M> {
         self.dedup = dedup;
         self.version = version;
         let dedup = self.dedup.clone();
-        Ok(MachineJobDone::Installed { meta: meta.clone(), dedup, version })
+        Ok(MachineJobDone::Installed { meta: meta.clone(), dedup, version, bytes: chunks.read })
     }
 
     /// Whether [`Applier::install`] would accept these bytes, as far as the machine can tell.
@@ -414,7 +421,7 @@ impl<M: Machine> Applier<M> {
         meta: &SnapshotMeta,
         pieces: &mut dyn Iterator<Item = Bytes>,
     ) -> Result<(), SnapshotInstallError> {
-        let mut chunks = Unframed { pieces, rest: BytesMut::new() };
+        let mut chunks = Unframed::new(pieces);
         let expected = meta.id.index;
         let Some(head) = chunks.next() else {
             let is_first = expected <= 1 && chunks.rest.is_empty();
@@ -536,6 +543,14 @@ fn framed(chunk: &Bytes) -> Bytes {
 struct Unframed<I> {
     pieces: I,
     rest: BytesMut,
+    /// The bytes of all pieces so far.
+    read: u64,
+}
+
+impl<I> Unframed<I> {
+    fn new(pieces: I) -> Self {
+        Self { pieces, rest: BytesMut::new(), read: 0 }
+    }
 }
 
 impl<I: Iterator<Item = Bytes>> Iterator for Unframed<I> {
@@ -555,7 +570,9 @@ impl<I: Iterator<Item = Bytes>> Iterator for Unframed<I> {
                     return Some(chunk);
                 }
             }
-            self.rest.extend_from_slice(&self.pieces.next()?);
+            let piece = self.pieces.next()?;
+            self.read += piece.len() as u64;
+            self.rest.extend_from_slice(&piece);
         }
     }
 }

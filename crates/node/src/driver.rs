@@ -48,10 +48,11 @@ pub struct DriverOptions {
     /// A longer command is refused. Use the same value on all members; the transport has to
     /// carry messages that are a little longer.
     pub command_bytes_max: usize,
-    /// Capture the machine's state after this many entries.
-    pub snapshot_entries: u64,
-    /// Capture the machine's state after entries of this many bytes, whichever comes first.
-    /// Together with `trim_keep_bytes` this bounds the size of the log.
+    /// Capture the machine's state after this many entries, however small they are.
+    pub snapshot_entries: Option<u64>,
+    /// Capture the machine's state after entries of this many bytes, and of as many as the
+    /// newest snapshot has: then snapshots write no more bytes than the log, however large the
+    /// state is. The larger of the two and `trim_keep_bytes` bound the size of the log.
     pub snapshot_bytes: u64,
     /// Bytes of entries kept before a snapshot, so that a slightly lagging peer needs no
     /// snapshot; [`Config::trim_keep_entries`] is the limit in entries.
@@ -65,8 +66,8 @@ impl Default for DriverOptions {
             retry_ticks: 20,
             requests_max: 65_536,
             command_bytes_max: 32 << 20,
-            snapshot_entries: 100_000,
-            snapshot_bytes: 256 << 20,
+            snapshot_entries: None,
+            snapshot_bytes: 128 << 20,
             trim_keep_bytes: 64 << 20,
         }
     }
@@ -220,6 +221,11 @@ impl Driver {
         })
     }
 
+    /// The size of the snapshot that the machine was started from.
+    pub(crate) fn set_snapshot_bytes(&mut self, bytes: u64) {
+        self.applied_bytes.set_snapshot_bytes(bytes);
+    }
+
     /// The core, read only: see [`Raft::status`].
     pub fn raft(&self) -> &Raft {
         &self.raft
@@ -354,8 +360,9 @@ impl Driver {
             // The runtime writes it to the disk and then calls `snapshot_saved`.
             MachineJobDone::Captured { .. } => {}
             MachineJobDone::TooLate(_) => self.snapshot_given_up(),
-            MachineJobDone::Installed { meta, dedup, version } => {
+            MachineJobDone::Installed { meta, dedup, version, bytes } => {
                 self.version = version;
+                self.applied_bytes.set_snapshot_bytes(bytes);
                 self.on_installed(&meta, &dedup);
             }
         }
@@ -372,9 +379,10 @@ impl Driver {
         self.capturing = false;
     }
 
-    /// A capture of the machine as of this index is durable.
-    pub fn snapshot_saved(&mut self, index: Index) {
+    /// A capture of the machine as of this index is durable, and has this many bytes.
+    pub fn snapshot_saved(&mut self, index: Index, bytes: u64) {
         self.capturing = false;
+        self.applied_bytes.set_snapshot_bytes(bytes);
         let fitting = self.applied_bytes.entries_within(index, self.options.trim_keep_bytes);
         self.raft.set_trim_keep_entries(self.trim_keep_entries.min(fitting));
         let _ = self.step(Input::Snapshotted(index));
@@ -518,9 +526,9 @@ impl Driver {
             self.jobs.push(MachineJob::Apply(entries));
         }
         self.run_confirmed_reads();
-        let next = self.captured.saturating_add(self.options.snapshot_entries);
-        let is_large = self.applied_bytes.since_capture() >= self.options.snapshot_bytes;
-        if self.handed.index >= next || is_large {
+        let entries = self.handed.index.saturating_sub(self.captured);
+        let is_long = self.options.snapshot_entries.is_some_and(|limit| entries >= limit);
+        if is_long || self.applied_bytes.is_capture_due(self.options.snapshot_bytes) {
             self.capture();
         }
     }

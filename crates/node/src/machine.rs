@@ -130,6 +130,13 @@ pub trait Machine {
     /// Runs one command and returns the reply for its proposer.
     fn apply(&mut self, index: Index, command: &Bytes) -> Result<Bytes, MachineError>;
 
+    /// Runs one command whose proposer waits at another member, so that nobody needs the reply
+    /// here. The effect must be that of [`Machine::apply`]. For machines whose replies take time
+    /// to make.
+    fn apply_without_reply(&mut self, index: Index, command: &Bytes) -> Result<(), MachineError> {
+        self.apply(index, command).map(drop)
+    }
+
     /// Answers a query without changing anything.
     fn query(&self, query: &Bytes) -> Result<Bytes, MachineError>;
 

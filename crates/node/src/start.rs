@@ -61,7 +61,8 @@ pub fn start<D: Disk, M: Machine>(
     let starting = StartingMember::new(config, identity, starts, boot, machine, versions);
     let mut starting = starting.map_err(StartError::Machine)?;
     if let Some(snapshot) = starting.snapshot() {
-        let _ = install(&mut store, &mut starting.applier, &snapshot)?;
+        let installed = install(&mut store, &mut starting.applier, &snapshot)?;
+        starting.on_installed(&installed);
     }
     let (driver, applier, boot) = starting.finish(options).map_err(StartError::Boot)?;
     Ok(StartedMember { driver, applier, store, boot })
@@ -161,6 +162,8 @@ pub(crate) struct StartingMember<M> {
     starts: u64,
     pub(crate) boot: Boot,
     pub(crate) applier: Applier<M>,
+    /// The size of the snapshot that the machine read.
+    snapshot_bytes: u64,
 }
 
 impl<M: Machine> StartingMember<M> {
@@ -178,7 +181,7 @@ impl<M: Machine> StartingMember<M> {
         let id = CommandId { member, incarnation, start: starts, sequence: 0, open_from: 0 };
         let mut applier = Applier::new(machine, id).with_versions(versions);
         applier.resume(&identity)?;
-        Ok(Self { config, starts, boot, applier })
+        Ok(Self { config, starts, boot, applier, snapshot_bytes: 0 })
     }
 
     /// The snapshot to install before the member starts. The machine may not have it, even if
@@ -186,6 +189,13 @@ impl<M: Machine> StartingMember<M> {
     pub(crate) fn snapshot(&self) -> Option<SnapshotMeta> {
         let meta = &self.boot.snapshot;
         (meta.id.index > 0).then(|| meta.clone())
+    }
+
+    /// The machine has the state of the snapshot.
+    pub(crate) fn on_installed(&mut self, done: &MachineJobDone) {
+        if let MachineJobDone::Installed { bytes, .. } = done {
+            self.snapshot_bytes = *bytes;
+        }
     }
 
     pub(crate) fn finish(
@@ -196,6 +206,7 @@ impl<M: Machine> StartingMember<M> {
         let may_be_ahead = self.config.apply_unsaved;
         let mut driver = Driver::new(self.config, self.boot.clone(), self.starts, options)?;
         driver.set_cluster_version(self.applier.cluster_version());
+        driver.set_snapshot_bytes(self.snapshot_bytes);
         let (applied, last) = (self.applier.resumed(), driver.raft().log_status().last.index);
         // Without `apply_unsaved` the log held everything that ran: it has lost entries that
         // other members rely on.

@@ -141,6 +141,10 @@ impl<M: TypedMachine> Machine for Typed<M> {
         Ok(encode_reply(&reply))
     }
 
+    fn apply_without_reply(&mut self, index: Index, command: &Bytes) -> Result<(), MachineError> {
+        self.0.apply(index, decode(command)?).map(drop)
+    }
+
     fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
         let Ok(query) = decode(query) else { return Ok(NO_REPLY) };
         Ok(encode_reply(&self.0.query(query)?))

@@ -115,7 +115,7 @@ async fn a_goal_replaces_every_member_under_load_and_nothing_fails() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_that_is_far_behind_gets_a_snapshot() {
     let mut cluster = Cluster::start_with(3, |config| {
-        config.options.snapshot_entries = 50;
+        config.options.snapshot_entries = Some(50);
         config.raft.trim_keep_entries = 10;
         config.raft.tail_bytes_max = 4096;
     })

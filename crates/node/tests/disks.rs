@@ -241,7 +241,7 @@ async fn a_member_can_restart_as_soon_as_it_has_stopped() {
     for round in 0..20 {
         let storage = quorate::DirectoryStorage::new(directory.path().join("1")).unwrap();
         let mut config = NodeConfig::first(CLUSTER, 1, [(1, "")]);
-        config.options.snapshot_entries = 2;
+        config.options.snapshot_entries = Some(2);
         let node = host.start_member(config, storage, MemoryKv::default()).await.unwrap();
         for number in 0..5 {
             let command = put("a", &format!("{round}.{number}"));

@@ -191,8 +191,10 @@ impl TestMember {
         match done {
             MachineJobDone::Captured { meta, chunks } => {
                 let index = meta.id.index;
-                self.write_snapshot(meta, chunks.map(Result::unwrap).collect());
-                self.driver.snapshot_saved(index);
+                let chunks: Vec<Bytes> = chunks.map(Result::unwrap).collect();
+                let bytes = chunks.iter().map(|chunk| chunk.len() as u64).sum();
+                self.write_snapshot(meta, chunks);
+                self.driver.snapshot_saved(index, bytes);
             }
             done => self.driver.job_done(done),
         }
@@ -232,7 +234,7 @@ fn requests_are_done_at_every_member() {
 #[test]
 fn acknowledged_writes_survive_a_restart_of_all_members() {
     let mut options = DriverOptions::default();
-    options.snapshot_entries = 4;
+    options.snapshot_entries = Some(4);
     let mut cluster = TestCluster::new("restart", &[1, 2, 3], options);
     cluster.elect(1);
     for number in 0..10 {
@@ -245,7 +247,8 @@ fn acknowledged_writes_survive_a_restart_of_all_members() {
     assert_eq!(cluster.get(3, "k10"), None);
 }
 
-/// With large entries, both limits in entries would be reached much later.
+/// With large entries, both limits in entries would be reached much later. The state is smaller
+/// than the limit in bytes: see the next test for a larger one.
 #[test]
 fn the_log_is_bounded_in_bytes() {
     let mut options = DriverOptions::default();
@@ -255,7 +258,7 @@ fn the_log_is_bounded_in_bytes() {
     let large = "v".repeat(1_000);
     let mut kept_max = 0;
     for number in 0..100 {
-        let _ = cluster.put(1, &format!("k{number}"), &large);
+        let _ = cluster.put(1, &format!("k{}", number % 6), &large);
         let log = cluster.member(1).driver.raft().log_status();
         kept_max = kept_max.max(log.last.index - log.base.index);
     }
@@ -267,7 +270,7 @@ fn the_log_is_bounded_in_bytes() {
     cluster.start(1, 0);
     cluster.ticks(60);
     assert_eq!(cluster.get(1, "k0"), Some(Bytes::from(large.clone())));
-    assert_eq!(cluster.get(1, "k99"), Some(Bytes::from(large.clone())));
+    assert_eq!(cluster.get(1, "k5"), Some(Bytes::from(large.clone())));
 
     // The limit in entries applies to small ones.
     for number in 0..200 {
@@ -277,10 +280,47 @@ fn the_log_is_bounded_in_bytes() {
     assert!(log.last.index - log.base.index > 16, "{log:?}");
 }
 
+/// A state that is larger than the limit in bytes is not written again for every few entries,
+/// and the log stays bounded by its size.
+#[test]
+fn a_large_state_is_captured_after_as_many_bytes_of_entries() {
+    let mut options = DriverOptions::default();
+    (options.snapshot_bytes, options.trim_keep_bytes) = (4_000, 1_000);
+    let mut cluster = TestCluster::keeping("large-state", &[1], options, 5_000);
+    cluster.elect(1);
+    let large = "v".repeat(1_000);
+    for number in 0..100 {
+        let _ = cluster.put(1, &format!("k{number}"), &large);
+    }
+    // 100 keys of 1,000 bytes: about 100 kB. Overwrite all of them four times.
+    let mut snapshots = std::collections::BTreeSet::new();
+    let mut kept_max = 0;
+    for number in 0..400 {
+        let _ = cluster.put(1, &format!("k{}", number % 100), &large);
+        let raft = cluster.member(1).driver.raft();
+        snapshots.insert(raft.snapshot().id.index);
+        kept_max = kept_max.max(raft.log_status().last.index - raft.log_status().base.index);
+    }
+    assert!((3..=6).contains(&snapshots.len()), "{} snapshots", snapshots.len());
+    assert!((80..=130).contains(&kept_max), "{kept_max} entries of 1,000 bytes");
+    // The size is known again after a restart.
+    cluster.members.clear();
+    cluster.outcomes.clear();
+    cluster.start(1, 0);
+    cluster.ticks(60);
+    let before = cluster.member(1).driver.raft().snapshot().id.index;
+    for number in 0..30 {
+        let _ = cluster.put(1, &format!("k{number}"), &large);
+    }
+    let since = cluster.member(1).driver.raft().snapshot().id.index - before;
+    assert!(since == 0 || since > 60, "a snapshot after {since} entries");
+    assert_eq!(cluster.get(1, "k99"), Some(Bytes::from(large)));
+}
+
 #[test]
 fn a_goal_replaces_a_member_and_ends_when_it_is_reached() {
     let mut options = DriverOptions::default();
-    options.snapshot_entries = 5;
+    options.snapshot_entries = Some(5);
     let mut cluster = TestCluster::new("goal", &[1, 2, 3], options);
     cluster.elect(1);
     for number in 0..12 {
@@ -410,7 +450,7 @@ fn a_forwarded_command_is_retried_with_the_next_leader_and_runs_once() {
 /// its machine has not installed it yet.
 fn snapshot_saved_and_not_installed(name: &str) -> TestCluster {
     let mut options = DriverOptions::default();
-    options.snapshot_entries = 4;
+    options.snapshot_entries = Some(4);
     let mut cluster = TestCluster::new(name, &[1, 2, 3], options);
     cluster.elect(1);
     cluster.members.remove(&3);

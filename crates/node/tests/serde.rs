@@ -69,8 +69,8 @@ fn options() {
             "retry_ticks": 20,
             "requests_max": 65_536,
             "command_bytes_max": 33_554_432,
-            "snapshot_entries": 100_000,
-            "snapshot_bytes": 268_435_456,
+            "snapshot_entries": null,
+            "snapshot_bytes": 134_217_728,
             "trim_keep_bytes": 67_108_864,
         }),
     );

@@ -56,7 +56,7 @@ fn with_times(mut node: NodeConfig, config: &ServerConfig) -> NodeConfig {
     node.raft.pre_vote = config.pre_vote;
     // etcd's timeout of a request.
     node.options.request_ticks = ticks(Duration::from_secs(5) + 2 * config.election_timeout);
-    node.options.snapshot_entries = config.snapshot_count.max(1);
+    node.options.snapshot_entries = config.snapshot_count;
     node.options.snapshot_bytes = config.snapshot_bytes.max(1);
     node
 }

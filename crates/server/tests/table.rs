@@ -26,7 +26,7 @@ const SNAPSHOT_COUNT: u64 = 40;
 
 async fn start(member: &TestMember, cluster: &[&TestMember], table: TableKind) -> RunningServer {
     let mut config = member.config(cluster, ClusterState::New);
-    (config.table, config.snapshot_count) = (table, SNAPSHOT_COUNT);
+    (config.table, config.snapshot_count) = (table, Some(SNAPSHOT_COUNT));
     RunningServer::start(config).await.unwrap()
 }
 

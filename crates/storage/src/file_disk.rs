@@ -7,6 +7,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 use std::time::UNIX_EPOCH;
 
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
@@ -128,8 +129,17 @@ impl Disk for FileDisk {
         std::fs::rename(self.path.join(from), self.path.join(to))
     }
 
+    /// The name is removed before this returns. The space of a large file takes long to free:
+    /// another thread does that, by closing the last handle.
     fn remove(&mut self, name: &str) -> io::Result<()> {
-        std::fs::remove_file(self.path.join(name))
+        let path = self.path.join(name);
+        let opened = Self::options().open(&path).ok();
+        std::fs::remove_file(path)?;
+        if let Some(file) = opened.filter(|file| file.metadata().is_ok_and(is_large)) {
+            // Without a thread the file is closed here.
+            let _ = thread::Builder::new().name("quorate-free".into()).spawn(|| drop(file));
+        }
+        Ok(())
     }
 
     fn sync_dir(&mut self) -> io::Result<()> {
@@ -146,6 +156,11 @@ impl Disk for FileDisk {
         let created = created.map_or(0, |at| u64::try_from(at.as_nanos()).unwrap_or(0));
         Ok(Some(FilePlace { inode: metadata.ino(), created }))
     }
+}
+
+/// Whether freeing the space of this file is worth a thread.
+fn is_large(metadata: Metadata) -> bool {
+    metadata.len() >= 1 << 20
 }
 
 /// Makes the names in this directory durable.
@@ -185,6 +200,20 @@ fn parent_of(path: &Path) -> &Path {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Also while somebody reads it, and a small one.
+    #[test]
+    fn a_removed_name_is_gone_at_once() {
+        let root = tempfile::tempdir().unwrap();
+        let mut disk = FileDisk::open(root.path().join("disk")).unwrap();
+        for bytes in [0, 4 << 20] {
+            let file = disk.create("file", bytes).unwrap();
+            disk.remove("file").unwrap();
+            assert_eq!(disk.list().unwrap(), [""; 0]);
+            assert_eq!(disk.len(&file).unwrap(), bytes);
+        }
+        assert_eq!(disk.remove("file").unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
 
     #[test]
     fn the_name_of_each_new_directory_is_made_durable_in_its_parent() {

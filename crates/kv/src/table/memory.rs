@@ -49,6 +49,15 @@ impl Blocks {
     }
 
     fn put(&mut self, key: RowKey, row: Bytes) {
+        // Most writes come after all others: no search.
+        if let Some(mut last) = self.0.last_entry()
+            && *last.key() <= key
+            && last.get().len() < BLOCK_ROWS_MAX
+            && last.get().last().is_none_or(|(last, _)| *last < key)
+        {
+            Arc::make_mut(last.get_mut()).push((key, row));
+            return;
+        }
         let Some((_, block)) = self.0.range_mut(..=key).next_back() else {
             self.put_first(key, row);
             return;

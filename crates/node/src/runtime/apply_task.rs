@@ -151,7 +151,7 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
         tokio::spawn(async move {
             let _turn = writing.acquire_owned().await;
             match write_capture(&disk, meta.clone(), chunks, user).await {
-                Ok(()) => done.push(Completion::SnapshotSaved(meta)),
+                Ok(bytes) => done.push(Completion::SnapshotSaved { index, bytes }),
                 // The state cannot be read: requests would fail too.
                 Err(why) if why.is::<MachineFailed>() => {
                     let Ok(failed) = why.downcast::<MachineFailed>() else { return };
@@ -246,24 +246,28 @@ async fn write_capture(
     meta: SnapshotMeta,
     chunks: SnapshotChunks,
     user: DiskUse,
-) -> Result<(), StorageError> {
+) -> Result<u64, StorageError> {
     let id = meta.id;
     let sink = disk.begin_snapshot(meta).await.ok_or(StopReason::Stopped)??;
-    let written = spawn_blocking(move || -> Result<(), StorageError> {
+    let written = spawn_blocking(move || -> Result<u64, StorageError> {
         // Ends after the sink, which removes its file when it is dropped unfinished.
         let user = user;
         let mut sink = sink;
+        let mut bytes = 0;
         for chunk in chunks {
             if user.is_cancelled() {
                 return Err(StopReason::Stopped.into());
             }
-            sink.append(&chunk.map_err(|error| MachineFailed::new(id.index, error))?)?;
+            let chunk = chunk.map_err(|error| MachineFailed::new(id.index, error))?;
+            bytes += chunk.len() as u64;
+            sink.append(&chunk)?;
         }
-        sink.finish()
+        sink.finish()?;
+        Ok(bytes)
     });
-    written.await??;
+    let bytes = written.await??;
     disk.adopt_snapshot(id).await.ok_or(StopReason::Stopped)?;
-    Ok(())
+    Ok(bytes)
 }
 
 /// At most this many jobs are reported together, so that callers do not wait for the whole

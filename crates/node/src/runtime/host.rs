@@ -215,11 +215,13 @@ fn open_member<M: Machine>(
     let mut starting = starting.map_err(NodeError::Machine)?;
     if let Some(snapshot) = starting.snapshot() {
         let source = storage.open_snapshot(snapshot.id).map_err(NodeError::Storage)?;
-        let _ = install(&mut starting.applier, &snapshot, source).map_err(|ended| match ended {
+        let installed = install(&mut starting.applier, &snapshot, source);
+        let installed = installed.map_err(|ended| match ended {
             StopReason::Snapshot(id, why) => NodeError::Snapshot(id, why),
             StopReason::UnsupportedVersion(why) => NodeError::UnsupportedVersion(why),
             ended => NodeError::Storage(ended.into()),
         })?;
+        starting.on_installed(&installed);
         storage.release_snapshot(snapshot.id);
     }
     let (driver, applier, _) = starting.finish(config.options).map_err(NodeError::Boot)?;

@@ -9,9 +9,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate_core::{
-    Change, Entries, Envelope, Index, LoadTarget, MemberId, SaveId, SnapshotMeta, Term,
-};
+use quorate_core::{Change, Entries, Envelope, Index, LoadTarget, MemberId, SaveId, Term};
 use tokio::sync::{mpsc, oneshot};
 
 use super::batch_queue::BatchQueue;
@@ -92,7 +90,10 @@ pub(crate) enum Completion {
     Jobs(Vec<MachineJobDone>),
     Loaded(LoadTarget, Entries),
     /// A snapshot of the machine is durable.
-    SnapshotSaved(SnapshotMeta),
+    SnapshotSaved {
+        index: Index,
+        bytes: u64,
+    },
     /// A snapshot of the machine failed.
     SnapshotFailed(Index),
     SnapshotSent(MemberId, bool),

@@ -352,10 +352,10 @@ impl Member {
                 self.publish_version();
             }
             Completion::Loaded(target, entries) => self.driver.loaded(target, entries),
-            Completion::SnapshotSaved(meta) => {
+            Completion::SnapshotSaved { index, bytes } => {
                 counters.snapshots_taken.add(1);
-                self.driver.snapshot_saved(meta.id.index);
-                self.complete_snapshot_requests(meta.id.index);
+                self.driver.snapshot_saved(index, bytes);
+                self.complete_snapshot_requests(index);
             }
             Completion::SnapshotFailed(index) => {
                 self.driver.snapshot_given_up();

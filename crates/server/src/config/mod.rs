@@ -59,9 +59,9 @@ pub struct ServerConfig {
     pub heartbeat_interval: Duration,
     pub election_timeout: Duration,
     pub pre_vote: bool,
-    /// Take a snapshot after this many entries.
-    pub snapshot_count: u64,
-    /// Take a snapshot after this many bytes of entries, if that comes first.
+    /// Take a snapshot after this many entries, if that comes before the limit in bytes.
+    pub snapshot_count: Option<u64>,
+    /// Take a snapshot after this many bytes of entries, and as many as the newest one has.
     pub snapshot_bytes: u64,
     /// Where the data is kept while the server runs.
     pub table: TableKind,
@@ -212,8 +212,8 @@ impl Default for ServerConfig {
             heartbeat_interval: Duration::from_millis(100),
             election_timeout: Duration::from_millis(1000),
             pre_vote: true,
-            snapshot_count: 10_000,
-            snapshot_bytes: 256 << 20,
+            snapshot_count: None,
+            snapshot_bytes: 128 << 20,
             table: TableKind::Memory,
             quota_backend_bytes: 0,
             auto_compaction: None,
@@ -273,7 +273,7 @@ impl ServerConfig {
             heartbeat_interval: given.millis("heartbeat-interval", default.heartbeat_interval)?,
             election_timeout: given.millis("election-timeout", default.election_timeout)?,
             pre_vote: given.switch("pre-vote", true)?,
-            snapshot_count: given.number("snapshot-count", default.snapshot_count)?,
+            snapshot_count: given.snapshot_count()?,
             snapshot_bytes: given.number("snapshot-bytes", default.snapshot_bytes)?,
             table: given.table()?,
             quota_backend_bytes: given.quota()?,

@@ -138,6 +138,11 @@ impl Settings {
         text.parse().map_err(|_| ServerConfigError::value(name, text, "a number"))
     }
 
+    /// Zero is etcd's word for the default, which is no limit here.
+    pub(crate) fn snapshot_count(&self) -> Result<Option<u64>, ServerConfigError> {
+        Ok(Some(self.number("snapshot-count", 0)?).filter(|count| *count > 0))
+    }
+
     pub(crate) fn millis(
         &self,
         name: &str,

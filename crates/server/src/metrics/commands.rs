@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use quorate_kv::{Applied, CommandObserver, KvOutcome, WatchEvent, WatchEventKind};
+use quorate_kv::{Applied, CommandObserver, KvOutcome};
 
 use super::histogram::{DurationHistogram, LEASE_TTLS, SHORT};
 use super::{MetricsPage, get};
@@ -104,11 +104,7 @@ impl CommandObserver for CommandMetrics {
         add(&self.deletes, counts.deletes);
         add(&self.ranges, counts.ranges);
         add(&self.txns, u64::from(counts.total() > 1));
-        let bytes = |event: &WatchEvent| match event.kind {
-            WatchEventKind::Put => (event.kv.key.len() + event.kv.value.len()) as u64,
-            WatchEventKind::Delete => 0,
-        };
-        add(&self.put_bytes, applied.events.iter().map(bytes).sum());
+        add(&self.put_bytes, applied.put_bytes);
         if let KvOutcome::Lease(lease) = outcome {
             add(&self.leases_granted, 1);
             self.lease_ttls.observe(Duration::from_secs(lease.ttl.max(0) as u64));

@@ -28,7 +28,7 @@ async fn users_survive_a_restart_and_no_secret_is_written() {
     let a = TestMember::new("a");
     let mut config = config(&a, &[&a]);
     // A snapshot is taken on the way.
-    config.snapshot_count = 20;
+    config.snapshot_count = Some(20);
     let audit = a.directory().join("audit.json");
     config.auth.audit_log = Some(audit.clone());
     let server = RunningServer::start(config.clone()).await.unwrap();

@@ -21,7 +21,7 @@ use crate::support::{TestMember, names, start_all, wait_for, wait_until};
 const SNAPSHOT_COUNT: u64 = 10;
 
 fn with_snapshots(config: ServerConfig) -> ServerConfig {
-    ServerConfig { snapshot_count: SNAPSHOT_COUNT, ..config }
+    ServerConfig { snapshot_count: Some(SNAPSHOT_COUNT), ..config }
 }
 
 /// Asks the member which members it hosts, with these settings; without settings, without TLS.

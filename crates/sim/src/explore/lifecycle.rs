@@ -145,7 +145,7 @@ impl Simulation {
         let mut options = DriverOptions::default();
         options.request_ticks = 6 * self.setting.election_ticks;
         options.retry_ticks = 2 * self.setting.election_ticks;
-        options.snapshot_entries = self.setting.snapshot_entries_of(member.id);
+        options.snapshot_entries = Some(self.setting.snapshot_entries_of(member.id));
         MemberStartup {
             cluster: self.cluster,
             config,

@@ -92,7 +92,8 @@ impl Simulation {
             DiskWork::Capture(meta, chunks) => {
                 let index = meta.id.index;
                 let saved = write_snapshot(store, meta, &chunks).map_err(|why| why.to_string());
-                saved.map(|()| process.driver.snapshot_saved(index))
+                let bytes = chunks.iter().map(|chunk| chunk.len() as u64).sum();
+                saved.map(|()| process.driver.snapshot_saved(index, bytes))
             }
             DiskWork::ReceiveTorn(meta, chunks) => {
                 write_part_of_snapshot(store, meta, &chunks).map_err(|why| why.to_string())
@@ -191,12 +192,13 @@ impl Simulation {
                 self.invariants.captured(id, index, hash_of(&chunks))?;
                 process.disk_waits.push(DiskWork::Capture(meta, chunks));
             }
-            MachineJobDone::Installed { meta, dedup, version } => {
-                let resumed = meta.id.index.max(process.applier.resumed());
-                self.clients.answers.resumed(id, resumed);
-                process.driver.job_done(MachineJobDone::Installed { meta, dedup, version });
+            done => {
+                if let MachineJobDone::Installed { meta, .. } = &done {
+                    let resumed = meta.id.index.max(process.applier.resumed());
+                    self.clients.answers.resumed(id, resumed);
+                }
+                process.driver.job_done(done);
             }
-            done => process.driver.job_done(done),
         }
         self.record_applied_commands(place)
     }

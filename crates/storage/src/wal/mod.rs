@@ -277,6 +277,8 @@ impl<F: Clone> Wal<F> {
                     .map_err(DiskFailure::when(DiskOperation::Rename, name))?;
                 self.spare = Some(segment.file);
             } else {
+                // The disk frees its space elsewhere, unless the last handle is closed here.
+                drop(segment.file);
                 disk.remove(&name.to_string())
                     .map_err(DiskFailure::when(DiskOperation::Remove, name))?;
             }
