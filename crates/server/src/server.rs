@@ -36,6 +36,7 @@ use crate::grpc_guard::GrpcGuard;
 use crate::http::{HttpState, client_router, metrics_router};
 use crate::member_details::address_of;
 use crate::metrics::{CountedService, MeteredConnection, ServerMetrics, Traffic};
+use crate::overview::ClusterOverview;
 use crate::recover::{RecoverError, finish_interrupted, force_new_cluster};
 use crate::service::dispatch::Dispatch;
 use crate::service::{kv_service, message_bytes_max, routes};
@@ -123,10 +124,18 @@ pub struct RunningServer {
     peer_address: SocketAddr,
     client_addresses: Vec<SocketAddr>,
     metrics_addresses: Vec<SocketAddr>,
+    console_addresses: Vec<SocketAddr>,
     stopping: watch::Sender<bool>,
     drain_timeout: Duration,
     serving: Vec<JoinHandle<()>>,
     background: JoinHandle<()>,
+}
+
+/// The bound ports, by what they serve.
+struct Listeners {
+    clients: Vec<ClientListener>,
+    metrics: Vec<ClientListener>,
+    console: Vec<ClientListener>,
 }
 
 impl RunningServer {
@@ -139,6 +148,7 @@ impl RunningServer {
         let acceptor = client_acceptor(&config).map_err(ServerError::Tls)?;
         let client_listeners = bind_all(&config.listen_client_urls, acceptor.as_ref()).await?;
         let metrics_listeners = bind_all(&config.listen_metrics_urls, acceptor.as_ref()).await?;
+        let console_listeners = bind_all(&config.listen_console_urls, acceptor.as_ref()).await?;
         let mut auth = Auth::new(&config.auth).map_err(ServerError::Auth)?;
         auth.trusts_certificates = config.client_security.settings.client_cert_auth;
         let audit_log = config.auth.audit_log.as_deref().map(AuditLog::open).transpose();
@@ -166,7 +176,8 @@ impl RunningServer {
         apply_own_log(&node).await;
         let context = ServiceContext::new(node.clone(), store, cluster_id, limits(&config))
             .with_open_listeners(warn_of_plaintext(&config), warn_of_unverified(&config))
-            .with_auth(auth, audit_log);
+            .with_auth(auth, audit_log)
+            .with_overview(ClusterOverview::new(Arc::clone(&metrics), config.data_dir.clone()));
         if config.corruption_checks.initial
             && let Err(mismatch) = check_initially(&context).await
         {
@@ -179,6 +190,7 @@ impl RunningServer {
             background: tokio::spawn(background::run(context.clone(), config.clone())),
             client_addresses: addresses(&client_listeners)?,
             metrics_addresses: addresses(&metrics_listeners)?,
+            console_addresses: addresses(&console_listeners)?,
             name: config.name.clone(),
             peer_address,
             rejected,
@@ -188,20 +200,22 @@ impl RunningServer {
             drain_timeout: config.drain_timeout,
             serving: Vec::new(),
         };
-        server.serve(client_listeners, metrics_listeners, &config, metrics);
+        let listeners = Listeners {
+            clients: client_listeners,
+            metrics: metrics_listeners,
+            console: console_listeners,
+        };
+        server.serve(listeners, &config, metrics);
         Ok(server)
     }
 
-    fn serve(
-        &mut self,
-        client_listeners: Vec<ClientListener>,
-        metrics_listeners: Vec<ClientListener>,
-        config: &ServerConfig,
-        metrics: Arc<ServerMetrics>,
-    ) {
+    fn serve(&mut self, listeners: Listeners, config: &ServerConfig, metrics: Arc<ServerMetrics>) {
         let state = HttpState { context: self.context.clone(), metrics: Arc::clone(&metrics) };
-        let services = routes(&self.context, config).into_axum_router();
-        let router = services.reset_fallback().merge(client_router(state.clone()));
+        let services = routes(&self.context, config).into_axum_router().reset_fallback();
+        let has_own_port = !listeners.console.is_empty();
+        let has_console = config.enable_grpc_gateway && !has_own_port;
+        let console = services.clone().merge(client_router(state.clone(), true));
+        let router = services.merge(client_router(state.clone(), has_console));
         let audit_log = self.context.audit_log.clone();
         let counted = |dispatch| {
             let audited = AuditedService::new(dispatch, audit_log.clone());
@@ -210,19 +224,23 @@ impl RunningServer {
         let router = counted(Dispatch::new(Some(kv_service(&self.context)), router.into()));
         let bytes_max = message_bytes_max(&self.context);
         let router = Gateway::new(router, self.context.clone(), config, bytes_max);
+        let console = counted(Dispatch::new(Some(kv_service(&self.context)), console.into()));
+        let console = Gateway::new(console, self.context.clone(), config, bytes_max).for_console();
         let metrics_router = counted(Dispatch::new(None, metrics_router(state).into()));
         let streams_max = config.max_concurrent_streams;
         let files = FileLimits::of_process();
         let limit = ConnectionLimit::new(files.clients());
         let handshakes = Handshakes::new(files.handshakes(), Arc::clone(&metrics.handshakes));
-        for listener in client_listeners {
+        let clients = listeners.clients.into_iter().map(|listener| (listener, &router));
+        let consoles = listeners.console.into_iter().map(|listener| (listener, &console));
+        for (listener, router) in clients.chain(consoles) {
             let incoming = incoming(listener, &limit, &handshakes, Arc::clone(&metrics.traffic));
             let served = serve(incoming, router.clone(), streams_max, self.stop_signal());
             self.serving.push(tokio::spawn(served));
         }
         let limit = ConnectionLimit::new(files.metrics());
         let handshakes = Handshakes::new(files.metrics(), Arc::default());
-        for listener in metrics_listeners {
+        for listener in listeners.metrics {
             // Bytes on these ports are not clients' traffic.
             let incoming = incoming(listener, &limit, &handshakes, Arc::new(Traffic::default()));
             let served = serve(incoming, metrics_router.clone(), streams_max, self.stop_signal());
@@ -260,6 +278,10 @@ impl RunningServer {
 
     pub fn client_addresses(&self) -> &[SocketAddr] {
         &self.client_addresses
+    }
+
+    pub fn console_addresses(&self) -> &[SocketAddr] {
+        &self.console_addresses
     }
 
     pub fn metrics_addresses(&self) -> &[SocketAddr] {
@@ -482,6 +504,7 @@ fn limits(config: &ServerConfig) -> ServiceLimits {
         watch_progress_interval: config.watch_progress_notify_interval,
         lease_ttl_min: seconds.ceil() as i64,
         lease_grace: config.election_timeout,
+        heartbeat_interval: config.heartbeat_interval,
         ..ServiceLimits::default()
     }
 }

@@ -135,6 +135,7 @@ const VALUES: &[&str] = &[
     "initial-cluster-token",
     "key-file",
     "listen-client-urls",
+    "listen-console-urls",
     "listen-metrics-urls",
     "listen-peer-urls",
     "log-format",

@@ -186,9 +186,10 @@ impl Settings {
         let Some(text) = self.text(name) else { return Ok(default.to_vec()) };
         // Members connect to each other over TCP only.
         let parse = match name {
-            "listen-client-urls" | "listen-metrics-urls" | "advertise-client-urls" => {
-                Url::parse_for_clients
-            }
+            "listen-client-urls"
+            | "listen-metrics-urls"
+            | "listen-console-urls"
+            | "advertise-client-urls" => Url::parse_for_clients,
             _ => Url::parse,
         };
         let url = |one: &str| {
