@@ -151,7 +151,8 @@ impl ServiceContext {
     /// users.
     pub(crate) fn unverified_listeners(&self) -> impl Iterator<Item = &(&'static str, Url)> {
         let has_users = self.store.auth_version().enabled;
-        self.without_certificates.iter().filter(move |(kind, _)| *kind != "client" || !has_users)
+        let asks_users = move |kind: &str| has_users && (kind == "client" || kind == "console");
+        self.without_certificates.iter().filter(move |(kind, _)| !asks_users(kind))
     }
 
     /// The same context with what a server measures, for reports to other members.

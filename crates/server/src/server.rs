@@ -484,7 +484,7 @@ fn warn_of_unverified(config: &ServerConfig) -> Vec<(&'static str, Url)> {
     for (kind, url) in &listeners {
         let advice = match *kind {
             "peer" => "use --peer-trusted-ca-file",
-            "client" => "use --trusted-ca-file, or enable authentication",
+            "client" | "console" => "use --trusted-ca-file, or enable authentication",
             _ => "use --trusted-ca-file",
         };
         tracing::warn!(kind, %url, advice, "NO CLIENT CERTIFICATES: connections to this address \
