@@ -170,17 +170,17 @@ async fn our_own_calls_are_served_as_json() {
     let plan = post(address, "/quorate/v1/membership/plan", plan).await.json();
     assert!(plan["steps"].as_array().unwrap().len() > 2, "{plan}");
     assert_eq!(plan["newcomers"][0]["name"], "b");
-    let overview = post(address, "/quorate/v1/membership/overview", "{}").await.json();
-    let report = &overview["reports"][0];
+    let overview = async || post(address, "/quorate/v1/membership/overview", "{}").await.json();
+    let report = &overview().await["reports"][0];
     assert_eq!(report["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(report["role"], "ROLE_LEADER");
-    let kinds: Vec<&str> = overview["timeline"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter_map(|entry| entry["kind"].as_str())
-        .collect();
-    assert!(kinds.contains(&"leader") && kinds.contains(&"settled"), "{kinds:?}");
+    wait_for("the timeline has the election and the first membership", async || {
+        let overview = overview().await;
+        let entries = overview["timeline"].as_array().unwrap();
+        let has = |kind: &str| entries.iter().any(|entry| entry["kind"] == kind);
+        has("leader") && has("active") && has("settled")
+    })
+    .await;
     let nothing = post(address, "/quorate/v1/membership/cancel", "{}").await;
     assert_ne!(nothing.code, 200, "there is no change to cancel");
     assert_eq!(post(address, "/quorate/v1/membership/other", "{}").await.code, 404);
