@@ -171,14 +171,15 @@ async fn our_own_calls_are_served_as_json() {
     assert!(plan["steps"].as_array().unwrap().len() > 2, "{plan}");
     assert_eq!(plan["newcomers"][0]["name"], "b");
     let overview = async || post(address, "/quorate/v1/membership/overview", "{}").await.json();
-    let report = &overview().await["reports"][0];
+    let first = overview().await;
+    let report = &first["reports"][0];
     assert_eq!(report["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(report["role"], "ROLE_LEADER");
     wait_for("the timeline has the election and the first membership", async || {
         let overview = overview().await;
         let entries = overview["timeline"].as_array().unwrap();
         let has = |kind: &str| entries.iter().any(|entry| entry["kind"] == kind);
-        has("leader") && has("active") && has("settled")
+        has("leader") && has("settled")
     })
     .await;
     let nothing = post(address, "/quorate/v1/membership/cancel", "{}").await;
