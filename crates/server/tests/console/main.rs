@@ -127,11 +127,13 @@ async fn only_its_own_page_may_write() {
         send(address, "POST", "/v3/kv/put", headers, put.as_bytes()).await.code
     };
     let json = "Content-Type: application/json";
-    let own = (format!("Host: {address}"), format!("Origin: http://{address}"));
-    assert_eq!(put_with(&[&own.0, &own.1, json]).await, 200);
-    assert_eq!(put_with(&[&own.0, &own.1, "Content-Type: text/plain"]).await, 403);
+    let (host, origin) = (format!("Host: {address}"), format!("Origin: http://{address}"));
+    let (host, own) = (host.as_str(), origin.as_str());
+    assert_eq!(put_with(&[host, own, json]).await, 200);
+    assert_eq!(put_with(&[host, own, "Content-Type: text/plain"]).await, 403);
     for origin in ["http://evil.example", "null", "http://127.0.0.1:1", "https://localhost"] {
-        assert_eq!(put_with(&[&own.0, &format!("Origin: {origin}"), json]).await, 403, "{origin}");
+        let line = format!("Origin: {origin}");
+        assert_eq!(put_with(&[host, line.as_str(), json]).await, 403, "{origin}");
     }
     // A name that was made to resolve to this server.
     let rebound = ["Host: evil.example:2379", "Origin: http://evil.example:2379", json];
