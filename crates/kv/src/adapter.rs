@@ -23,7 +23,9 @@ use crate::shared_lock::{ReadWhenFree, SharedLock, WriteGuard};
 use crate::snapshot::{KvSnapshotError, SnapshotDecoder};
 use crate::table::{Table, TableError};
 use crate::version::{NewerVersion, VERSION_MAX, VERSION_MIN};
-use crate::watch::{PollLimits, WakeFn, WatchHub, WatchPoll, WatchRequest, WatcherId};
+use crate::watch::{
+    PollLimits, WakeFn, WatchBacklog, WatchHub, WatchPoll, WatchRequest, WatcherId,
+};
 
 /// Commands are encoded [`Command`](crate::Command)s, queries encoded [`Query`]s, and replies
 /// encoded [`KvCommandReply`]s.
@@ -310,6 +312,11 @@ impl<T: Table> SharedKv<T> {
     /// See [`WatchHub::progress`].
     pub fn watch_progress(&self, id: WatcherId) -> Option<i64> {
         self.hub().progress(id)
+    }
+
+    /// See [`WatchHub::backlog`].
+    pub fn watch_backlog(&self, revision: i64) -> WatchBacklog {
+        self.hub().backlog(revision)
     }
 
     /// The number of watchers.

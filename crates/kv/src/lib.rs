@@ -130,8 +130,8 @@ pub use table::{
 };
 pub use version::{CommandDecodeError, NewerVersion, VERSION_MAX, VERSION_MIN};
 pub use watch::{
-    PollLimits, WakeFn, WatchEvent, WatchEventKind, WatchHub, WatchPoll, WatchRequest, WatcherId,
-    split_events,
+    PollLimits, WakeFn, WatchBacklog, WatchEvent, WatchEventKind, WatchHub, WatchPoll,
+    WatchRequest, WatcherId, split_events,
 };
 
 /// The Rust in the README is compiled.

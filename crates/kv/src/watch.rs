@@ -100,6 +100,16 @@ impl Default for PollLimits {
     }
 }
 
+/// Watchers that have not received everything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WatchBacklog {
+    /// How many watchers.
+    pub watchers: usize,
+    /// The revisions that they have not looked at, summed over them.
+    pub revisions: u64,
+}
+
 /// The result of a poll.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchPoll {
@@ -200,6 +210,17 @@ impl WatchHub {
     /// Whether there are no watchers.
     pub fn is_empty(&self) -> bool {
         self.watchers.is_empty()
+    }
+
+    /// The watchers that have not received everything up to this revision of the store.
+    pub fn backlog(&self, revision: i64) -> WatchBacklog {
+        let mut backlog = WatchBacklog::default();
+        for watcher in self.watchers.values().filter(|watcher| watcher.behind) {
+            backlog.watchers += 1;
+            let missing = revision.saturating_sub(watcher.next).saturating_add(1);
+            backlog.revisions += u64::try_from(missing).unwrap_or_default();
+        }
+        backlog
     }
 
     /// Publishes the events of a command, right after it was applied. All events of one call

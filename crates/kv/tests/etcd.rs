@@ -256,6 +256,8 @@ fn watcher_is_woken_once_and_receives_all_events_in_order() {
     store.run(delete(single("a1")));
     assert_eq!(woken.load(Ordering::Relaxed), 1);
     assert_eq!(store.hub.progress(id), None);
+    let backlog = store.hub.backlog(store.kv.revision());
+    assert_eq!((backlog.watchers, backlog.revisions), (1, 3));
     let WatchPoll::Events { revision, events, .. } = store.poll(id) else { panic!("no events") };
     let (put_kind, delete) = (WatchEventKind::Put, WatchEventKind::Delete);
     assert_eq!(
@@ -264,6 +266,7 @@ fn watcher_is_woken_once_and_receives_all_events_in_order() {
     );
     assert_eq!(revision, 5);
     assert_eq!(store.poll(id), WatchPoll::Idle);
+    assert_eq!(store.hub.backlog(store.kv.revision()).watchers, 0);
     store.put("a1", "");
     assert_eq!(woken.load(Ordering::Relaxed), 2);
     assert!(store.hub.cancel(id));

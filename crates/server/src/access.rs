@@ -75,6 +75,13 @@ impl ClientIdentity {
         Self { peer_address: request.remote_addr(), credentials }
     }
 
+    /// The same for a page that shows what a call shows: with the token of the request. The name in
+    /// a certificate is not used, as in the gateway.
+    pub(crate) fn with_token(headers: &HeaderMap, extensions: &Extensions) -> Self {
+        let credentials = ClientCredentials::of(headers, &Extensions::new());
+        Self { credentials, ..Self::from_extensions(extensions) }
+    }
+
     /// The same for an HTTP request outside of gRPC, in whose extensions the listener stores what
     /// it knows about the connection. Pages need no credentials.
     pub(crate) fn from_extensions(extensions: &Extensions) -> Self {
@@ -278,6 +285,8 @@ pub enum AccessDenied {
     PermissionDenied,
     /// A web page of an origin that `--cors` does not name has sent the request.
     OriginNotAllowed,
+    /// The port of the console changes nothing while there are no users.
+    ConsoleReadOnly,
 }
 
 /// The policy of a server without authentication.

@@ -1,5 +1,5 @@
 //! Background tasks of a server: publish its name and client URLs, set the quota, compact old
-//! revisions, ask the leader for lost members, and where that is configured, promote learners and
+//! revisions, ask the leader for lost members, report to it, and where that is configured, promote learners and
 //! compare the data with the leader's.
 
 use std::time::Duration;
@@ -13,6 +13,7 @@ use crate::corruption;
 use crate::lost_peers;
 use crate::member_change::{MemberChange, MemberUpdate};
 use crate::member_details::MemberDetails;
+use crate::overview;
 use crate::url::Url;
 
 /// Runs all of them until the member stops.
@@ -40,7 +41,8 @@ async fn run_all(context: &ServiceContext, config: &ServerConfig) {
         }
     };
     let compare = corruption::run(context, config.corruption_checks);
-    tokio::join!(publish, quota, compact, promote, compare, lost_peers::run(context));
+    let (lost, report) = (lost_peers::run(context), overview::run(context));
+    tokio::join!(publish, quota, compact, promote, compare, lost, report);
 }
 
 /// Publishes the name and the client URLs of this member, once it is in the membership.

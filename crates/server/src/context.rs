@@ -12,6 +12,7 @@ use quorate_kv::{
     check,
 };
 use quorate_proto::etcdserverpb::ResponseHeader;
+use quorate_proto::quorate::v1;
 use tokio::sync::watch;
 use tonic::Request;
 use tonic::metadata::MetadataMap;
@@ -21,6 +22,7 @@ use crate::auth::audit::{self, AuditLog};
 use crate::auth::{Auth, TokenProvider};
 use crate::etcd_release::EtcdRelease;
 use crate::metrics::{CommandMetrics, ServiceCounters};
+use crate::overview::ClusterOverview;
 use crate::request_budget::AwaitedRequests;
 use crate::response_budget::ResponseBudget;
 use crate::service::kv::ReadTurns;
@@ -41,6 +43,7 @@ pub struct ServiceContext {
     pub(crate) lessor: Arc<LessorHandle>,
     pub(crate) counters: Arc<ServiceCounters>,
     pub(crate) commands: Arc<CommandMetrics>,
+    pub(crate) overview: Arc<ClusterOverview>,
     pub(crate) reads: Arc<ReadTurns>,
     pub(crate) responses: Arc<ResponseBudget>,
     pub(crate) awaited_requests: AwaitedRequests,
@@ -86,6 +89,8 @@ pub struct ServiceLimits {
     pub lease_ttl_min: i64,
     /// How much a new leader extends all leases, so that their owners have time to find it.
     pub lease_grace: Duration,
+    /// The time between heartbeats of the leader, which is the tick of Raft.
+    pub heartbeat_interval: Duration,
     /// How often the remaining time of long leases is logged for later leaders.
     pub lease_checkpoint_interval: Duration,
 }
@@ -101,6 +106,7 @@ impl Default for ServiceLimits {
             watch_progress_interval: Duration::from_secs(600),
             lease_ttl_min: 2,
             lease_grace: Duration::from_secs(1),
+            heartbeat_interval: Duration::from_millis(100),
             lease_checkpoint_interval: Duration::from_secs(300),
         }
     }
@@ -123,6 +129,7 @@ impl ServiceContext {
             store,
             cluster_id,
             commands,
+            overview: Arc::default(),
             reads: Arc::default(),
             responses: Arc::new(ResponseBudget::new(limits.response_memory_max)),
             awaited_requests: AwaitedRequests::new(awaited_bytes_max(&limits)),
@@ -154,7 +161,14 @@ impl ServiceContext {
     /// users.
     pub(crate) fn unverified_listeners(&self) -> impl Iterator<Item = &(&'static str, Url)> {
         let has_users = self.store.auth_version().enabled;
-        self.without_certificates.iter().filter(move |(kind, _)| *kind != "client" || !has_users)
+        let asks_users = move |kind: &str| has_users && (kind == "client" || kind == "console");
+        self.without_certificates.iter().filter(move |(kind, _)| !asks_users(kind))
+    }
+
+    /// The same context with what a server measures, for reports to other members.
+    #[must_use]
+    pub(crate) fn with_overview(self, overview: ClusterOverview) -> Self {
+        Self { overview: Arc::new(overview), ..self }
     }
 
     /// The same context with another policy. Services made from it afterwards use it.
@@ -178,6 +192,16 @@ impl ServiceContext {
             revision,
             raft_term: self.node.term(),
         }
+    }
+
+    /// The header of replies of `quorate.v1`.
+    pub(crate) fn membership_header(&self) -> Option<v1::Header> {
+        Some(v1::Header {
+            cluster_id: self.cluster_id,
+            member_id: self.node.id().0,
+            term: self.node.term(),
+            leader_id: self.node.leader().map_or(0, |leader| leader.0),
+        })
     }
 
     /// The check that every service method calls first: may this member serve the request

@@ -13,6 +13,7 @@ use serde_json::json;
 use tonic::Status;
 
 use crate::access::{ClientAction, ClientIdentity};
+use crate::console::console_router;
 use crate::context::ServiceContext;
 use crate::debug_vars::debug_vars;
 use crate::metrics::{ServerMetrics, ServiceCounters, page};
@@ -54,12 +55,12 @@ pub(crate) fn metrics_router(state: HttpState) -> Router {
         .with_state(state)
 }
 
-/// Everything on the client port that is not one of our gRPC services.
-pub(crate) fn client_router(state: HttpState) -> Router {
-    metrics_router(state.clone())
-        .merge(Router::new().route("/version", get(version)).with_state(state.clone()))
-        .merge(Router::new().route("/debug/vars", get(debug_vars)).with_state(state))
-        .fallback(not_found)
+/// Everything on the client port that is not one of our gRPC services, with the console or without.
+pub(crate) fn client_router(state: HttpState, has_console: bool) -> Router {
+    let own = Router::new().route("/version", get(version)).route("/debug/vars", get(debug_vars));
+    let router = metrics_router(state.clone()).merge(own.with_state(state.clone()));
+    let router = if has_console { router.merge(console_router(state)) } else { router };
+    router.fallback(not_found)
 }
 
 async fn health(

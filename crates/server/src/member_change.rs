@@ -80,6 +80,19 @@ pub(crate) enum MemberChange {
     Update(MemberId, MemberUpdate),
 }
 
+impl MemberChange {
+    /// What it does, for people.
+    pub(crate) fn description(&self) -> String {
+        match self {
+            Self::AddVoter(id, _) => format!("add {id}"),
+            Self::AddLearner(id, _) => format!("add {id} as a learner"),
+            Self::Promote(id) => format!("promote {id}"),
+            Self::Remove(id) => format!("remove {id}"),
+            Self::Update(id, _) => format!("update the details of {id}"),
+        }
+    }
+}
+
 /// New details of a member. All others stay as they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MemberUpdate {

@@ -36,6 +36,7 @@ use crate::grpc_guard::GrpcGuard;
 use crate::http::{HttpState, client_router, metrics_router};
 use crate::member_details::{MemberDetails, address_of};
 use crate::metrics::{CountedService, MeteredConnection, ServerMetrics, Traffic};
+use crate::overview::ClusterOverview;
 use crate::recover::{RecoverError, adopt_etcd_member, finish_interrupted, force_new_cluster};
 use crate::request_kinds::{OnlyKinds, RequestKinds};
 use crate::service::dispatch::Dispatch;
@@ -126,10 +127,18 @@ pub struct RunningServer {
     client_addresses: Vec<SocketAddr>,
     http_addresses: Vec<SocketAddr>,
     metrics_addresses: Vec<SocketAddr>,
+    console_addresses: Vec<SocketAddr>,
     stopping: watch::Sender<bool>,
     drain_timeout: Duration,
     serving: Vec<JoinHandle<()>>,
     background: JoinHandle<()>,
+}
+
+/// The bound ports, by what they serve.
+struct Listeners {
+    clients: Vec<(ClientListener, RequestKinds)>,
+    metrics: Vec<ClientListener>,
+    console: Vec<ClientListener>,
 }
 
 impl RunningServer {
@@ -143,6 +152,7 @@ impl RunningServer {
         let client_listeners = bind_all(&config.listen_client_urls, acceptor.as_ref()).await?;
         let http_listeners = bind_all(&config.listen_client_http_urls, acceptor.as_ref()).await?;
         let metrics_listeners = bind_all(&config.listen_metrics_urls, acceptor.as_ref()).await?;
+        let console_listeners = bind_all(&config.listen_console_urls, acceptor.as_ref()).await?;
         let mut auth = Auth::new(&config.auth).map_err(ServerError::Auth)?;
         auth.trusts_certificates = config.client_security.settings.client_cert_auth;
         let audit_log = config.auth.audit_log.as_deref().map(AuditLog::open).transpose();
@@ -171,7 +181,8 @@ impl RunningServer {
         apply_own_log(&node).await;
         let context = ServiceContext::new(node.clone(), store, cluster_id, limits(&config))
             .with_open_listeners(warn_of_plaintext(&config), warn_of_unverified(&config))
-            .with_auth(auth, audit_log);
+            .with_auth(auth, audit_log)
+            .with_overview(ClusterOverview::new(Arc::clone(&metrics), config.data_dir.clone()));
         if config.corruption_checks.initial
             && let Err(mismatch) = check_initially(&context).await
         {
@@ -185,6 +196,7 @@ impl RunningServer {
             client_addresses: addresses(&client_listeners)?,
             http_addresses: addresses(&http_listeners)?,
             metrics_addresses: addresses(&metrics_listeners)?,
+            console_addresses: addresses(&console_listeners)?,
             name: config.name.clone(),
             peer_address,
             rejected,
@@ -194,23 +206,22 @@ impl RunningServer {
             drain_timeout: config.drain_timeout,
             serving: Vec::new(),
         };
-        let mut listeners: Vec<_> =
+        let mut clients: Vec<_> =
             client_listeners.into_iter().map(|one| (one, config.client_requests())).collect();
-        listeners.extend(http_listeners.into_iter().map(|one| (one, RequestKinds::Http)));
-        server.serve(listeners, metrics_listeners, &config, metrics);
+        clients.extend(http_listeners.into_iter().map(|one| (one, RequestKinds::Http)));
+        let listeners =
+            Listeners { clients, metrics: metrics_listeners, console: console_listeners };
+        server.serve(listeners, &config, metrics);
         Ok(server)
     }
 
-    fn serve(
-        &mut self,
-        client_listeners: Vec<(ClientListener, RequestKinds)>,
-        metrics_listeners: Vec<ClientListener>,
-        config: &ServerConfig,
-        metrics: Arc<ServerMetrics>,
-    ) {
+    fn serve(&mut self, listeners: Listeners, config: &ServerConfig, metrics: Arc<ServerMetrics>) {
         let state = HttpState { context: self.context.clone(), metrics: Arc::clone(&metrics) };
-        let services = routes(&self.context, config).into_axum_router();
-        let router = services.reset_fallback().merge(client_router(state.clone()));
+        let services = routes(&self.context, config).into_axum_router().reset_fallback();
+        let has_own_port = !listeners.console.is_empty();
+        let has_console = config.enable_grpc_gateway && !has_own_port;
+        let console = services.clone().merge(client_router(state.clone(), true));
+        let router = services.merge(client_router(state.clone(), has_console));
         let audit_log = self.context.audit_log.clone();
         let (awaited, bytes_max) =
             (&self.context.awaited_requests, message_bytes_max(&self.context));
@@ -221,12 +232,17 @@ impl RunningServer {
         };
         let router = counted(Dispatch::new(Some(kv_service(&self.context)), router.into()));
         let router = Gateway::new(router, self.context.clone(), config, bytes_max);
+        let console = counted(Dispatch::new(Some(kv_service(&self.context)), console.into()));
+        let console = Gateway::new(console, self.context.clone(), config, bytes_max).for_console();
         let metrics_router = counted(Dispatch::new(None, metrics_router(state).into()));
         let streams_max = config.max_concurrent_streams;
         let files = FileLimits::of_process();
         let limit = ConnectionLimit::new(files.clients());
         let handshakes = Handshakes::new(files.handshakes(), Arc::clone(&metrics.handshakes));
-        for (listener, kinds) in client_listeners {
+        let clients = listeners.clients.into_iter().map(|(one, kinds)| (one, &router, kinds));
+        let consoles = listeners.console.into_iter();
+        let consoles = consoles.map(|one| (one, &console, RequestKinds::All));
+        for (listener, router, kinds) in clients.chain(consoles) {
             let incoming = incoming(listener, &limit, &handshakes, Arc::clone(&metrics.traffic));
             let router = OnlyKinds::new(router.clone(), kinds);
             let served = serve(incoming, router, streams_max, self.stop_signal());
@@ -234,7 +250,7 @@ impl RunningServer {
         }
         let limit = ConnectionLimit::new(files.metrics());
         let handshakes = Handshakes::new(files.metrics(), Arc::default());
-        for listener in metrics_listeners {
+        for listener in listeners.metrics {
             // Bytes on these ports are not clients' traffic.
             let incoming = incoming(listener, &limit, &handshakes, Arc::new(Traffic::default()));
             let served = serve(incoming, metrics_router.clone(), streams_max, self.stop_signal());
@@ -277,6 +293,10 @@ impl RunningServer {
     /// Those of `--listen-client-http-urls`.
     pub fn http_addresses(&self) -> &[SocketAddr] {
         &self.http_addresses
+    }
+
+    pub fn console_addresses(&self) -> &[SocketAddr] {
+        &self.console_addresses
     }
 
     pub fn metrics_addresses(&self) -> &[SocketAddr] {
@@ -490,7 +510,7 @@ fn warn_of_unverified(config: &ServerConfig) -> Vec<(&'static str, Url)> {
     for (kind, url) in &listeners {
         let advice = match *kind {
             "peer" => "use --peer-trusted-ca-file",
-            "client" => "use --trusted-ca-file, or enable authentication",
+            "client" | "console" => "use --trusted-ca-file, or enable authentication",
             _ => "use --trusted-ca-file",
         };
         tracing::warn!(kind, %url, advice, "NO CLIENT CERTIFICATES: connections to this address \
@@ -510,6 +530,7 @@ fn limits(config: &ServerConfig) -> ServiceLimits {
         watch_progress_interval: config.watch_progress_notify_interval,
         lease_ttl_min: seconds.ceil() as i64,
         lease_grace: config.election_timeout,
+        heartbeat_interval: config.heartbeat_interval,
         ..ServiceLimits::default()
     }
 }

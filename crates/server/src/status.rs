@@ -222,6 +222,11 @@ impl ServiceError {
             Self::Access(AccessDenied::PermissionDenied) => {
                 (Code::PermissionDenied, "etcdserver: permission denied")
             }
+            Self::Access(AccessDenied::ConsoleReadOnly) => (
+                Code::PermissionDenied,
+                "quorate: this port of the console only reads while authentication is disabled; \
+                 enable it, and sign in",
+            ),
             Self::Access(AccessDenied::OriginNotAllowed) => (
                 Code::PermissionDenied,
                 "quorate: web pages of this origin may not use the gateway (see --cors)",

@@ -84,6 +84,18 @@ const NAMES: &[&str] = &[
     "etcd_debugging_mvcc_total_put_size_in_bytes",
     "etcd_debugging_mvcc_events_total",
     "etcd_debugging_mvcc_watch_stream_total",
+    "etcd_debugging_mvcc_slow_watcher_total",
+    "etcd_debugging_mvcc_pending_events_total",
+    "etcd_server_heartbeat_send_failures_total",
+    "quorate_alarms{kind=\"NOSPACE\"}",
+    "quorate_goal_age_seconds",
+    "quorate_goal_in_progress",
+    "quorate_joint",
+    "quorate_last_backup_timestamp_seconds",
+    "quorate_learners",
+    "quorate_settled",
+    "quorate_stalled{what=\"disk\"}",
+    "quorate_voters",
     "etcd_debugging_lease_granted_total",
     "etcd_debugging_lease_renewed_total",
     "etcd_debugging_lease_revoked_total",
@@ -304,4 +316,36 @@ async fn answers_about_health_are_counted() {
     assert_eq!(value(&page, "etcd_server_health_success"), Some(1.0));
     assert_eq!(value(&page, "etcd_server_health_failures"), Some(1.0));
     server.stop().await;
+}
+
+/// Every member says how many failures are tolerated, and the leader who lags.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_membership_is_on_the_page() {
+    let members = ["a", "b", "c"].map(TestMember::new);
+    let all: Vec<&TestMember> = members.iter().collect();
+    let servers = start_all(&all).await;
+    for server in &servers {
+        wait_for("the numbers of three live members", async || {
+            let page = page(server).await;
+            let has = |name: &str, number: f64| value(&page, name) == Some(number);
+            let peers = servers.iter().filter(|other| other.node().id() != server.node().id());
+            let lags = peers.filter(|peer| {
+                let name = format!("quorate_peer_lag_entries{{peer=\"{}\"}}", peer.node().id());
+                value(&page, &name).is_some()
+            });
+            let lags_expected = if server.node().is_leader() { 2 } else { 0 };
+            has("quorate_failures_tolerated", 1.0)
+                && has("quorate_has_quorum", 1.0)
+                && has("quorate_voters", 3.0)
+                && has("quorate_settled", 1.0)
+                && has("quorate_joint", 0.0)
+                && has("quorate_goal_in_progress", 0.0)
+                && value(&page, "quorate_disk_free_bytes").is_some_and(|free| free > 0.0)
+                && lags.count() == lags_expected
+        })
+        .await;
+    }
+    for server in servers {
+        server.stop_now().await;
+    }
 }

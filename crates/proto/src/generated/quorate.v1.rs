@@ -169,6 +169,149 @@ pub struct WatchReply {
     #[prost(message, optional, tag = "2")]
     pub event: ::core::option::Option<MembershipEvent>,
 }
+/// A request for an overview.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OverviewRequest {
+    /// Only entries of the timeline with a higher number; 0 for all that are kept.
+    #[prost(uint64, tag = "1")]
+    pub timeline_after: u64,
+}
+/// The cluster at a glance.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct OverviewReply {
+    /// The member that replies.
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<Header>,
+    /// The leader's status, or that of the member that replies if no leader answers.
+    #[prost(message, optional, tag = "2")]
+    pub status: ::core::option::Option<StatusReply>,
+    /// What each member last reported about itself.
+    #[prost(message, repeated, tag = "3")]
+    pub reports: ::prost::alloc::vec::Vec<MemberReport>,
+    /// What the member that replies has seen happen, oldest first.
+    #[prost(message, repeated, tag = "4")]
+    pub timeline: ::prost::alloc::vec::Vec<TimelineEntry>,
+    /// The time at which the reply was made, in milliseconds since 1970.
+    #[prost(uint64, tag = "5")]
+    pub unix_millis: u64,
+    /// Authentication is enabled.
+    #[prost(bool, tag = "6")]
+    pub auth_enabled: bool,
+}
+/// What a member reports about itself. Members report to the leader every second.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct MemberReport {
+    /// The member.
+    #[prost(uint64, tag = "1")]
+    pub member_id: u64,
+    /// How old the report is, in milliseconds.
+    #[prost(uint64, tag = "2")]
+    pub age_millis: u64,
+    /// The version of its program.
+    #[prost(string, tag = "3")]
+    pub version: ::prost::alloc::string::String,
+    /// Its role.
+    #[prost(enumeration = "Role", tag = "4")]
+    pub role: i32,
+    /// Its log.
+    #[prost(message, optional, tag = "5")]
+    pub log: ::core::option::Option<LogStatus>,
+    /// The newest revision of the keys that it has applied.
+    #[prost(int64, tag = "6")]
+    pub revision: i64,
+    /// Allocated size of the data.
+    #[prost(uint64, tag = "7")]
+    pub data_bytes: u64,
+    /// Size of the data in use.
+    #[prost(uint64, tag = "8")]
+    pub data_bytes_in_use: u64,
+    /// The size limit of the data; writes are refused beyond it.
+    #[prost(uint64, tag = "9")]
+    pub quota_bytes: u64,
+    /// 99 of 100 syncs of the log took at most this long, of those in the last one or two minutes.
+    #[prost(uint64, tag = "10")]
+    pub sync_p99_micros: u64,
+    /// The number of those syncs.
+    #[prost(uint64, tag = "11")]
+    pub syncs: u64,
+    /// The disk or the state machine stands still; empty otherwise.
+    #[prost(string, tag = "12")]
+    pub stalled: ::prost::alloc::string::String,
+    /// Round trips to other members.
+    #[prost(message, repeated, tag = "13")]
+    pub round_trips: ::prost::alloc::vec::Vec<member_report::RoundTrip>,
+    /// Alarms, such as "NOSPACE m1".
+    #[prost(message, repeated, tag = "14")]
+    pub alarms: ::prost::alloc::vec::Vec<member_report::Alarm>,
+    /// When a client last read a whole snapshot from this member, in milliseconds since 1970; 0 if none
+    /// did since the member started.
+    #[prost(uint64, tag = "15")]
+    pub backup_unix_millis: u64,
+    /// When the member started, in milliseconds since 1970.
+    #[prost(uint64, tag = "16")]
+    pub started_unix_millis: u64,
+    /// The free bytes of the file system with the log; 0 if unknown.
+    #[prost(uint64, tag = "17")]
+    pub disk_free_bytes: u64,
+    /// The size of that file system; 0 if unknown.
+    #[prost(uint64, tag = "18")]
+    pub disk_bytes: u64,
+}
+/// Nested message and enum types in `MemberReport`.
+pub mod member_report {
+    /// The latest round trip to a member.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct RoundTrip {
+        /// The other member.
+        #[prost(uint64, tag = "1")]
+        pub member_id: u64,
+        /// It is connected.
+        #[prost(bool, tag = "2")]
+        pub connected: bool,
+        /// The latest round trip in microseconds; 0 if there was none.
+        #[prost(uint64, tag = "3")]
+        pub micros: u64,
+    }
+    /// An active alarm.
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Alarm {
+        /// The member that raised it.
+        #[prost(uint64, tag = "1")]
+        pub member_id: u64,
+        /// NOSPACE or CORRUPT.
+        #[prost(string, tag = "2")]
+        pub kind: ::prost::alloc::string::String,
+    }
+}
+/// Something that the member that replies has seen happen.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TimelineEntry {
+    /// Its number. It starts at 1 when the member starts.
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    /// When, in milliseconds since 1970.
+    #[prost(uint64, tag = "2")]
+    pub unix_millis: u64,
+    /// What: proposed, committed, active, settled, step, goal_ended, leader, role, transfer,
+    /// snapshot, connected, disconnected, stalled, identity or log_lost.
+    #[prost(string, tag = "3")]
+    pub kind: ::prost::alloc::string::String,
+    /// A description for people.
+    #[prost(string, tag = "4")]
+    pub text: ::prost::alloc::string::String,
+    /// The member that it is about; 0 for none.
+    #[prost(uint64, tag = "5")]
+    pub member_id: u64,
+    /// The term.
+    #[prost(uint64, tag = "6")]
+    pub term: u64,
+    /// The entry of the membership or goal that it is about.
+    #[prost(message, optional, tag = "7")]
+    pub entry: ::core::option::Option<EntryId>,
+    /// The membership: of committed, active and settled.
+    #[prost(message, optional, tag = "8")]
+    pub membership: ::core::option::Option<MembershipRecord>,
+}
 /// A membership in the log.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct MembershipRecord {
@@ -1308,6 +1451,29 @@ pub mod membership_client {
                 .insert(GrpcMethod::new("quorate.v1.Membership", "Watch"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// The whole cluster at a glance: the leader's status, what each member reports about itself, and
+        /// what the member that replies has seen happen. Any member replies, and asks the leader.
+        pub async fn overview(
+            &mut self,
+            request: impl tonic::IntoRequest<super::OverviewRequest>,
+        ) -> std::result::Result<tonic::Response<super::OverviewReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/quorate.v1.Membership/Overview",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("quorate.v1.Membership", "Overview"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1354,6 +1520,12 @@ pub mod membership_server {
             &self,
             request: tonic::Request<super::WatchRequest>,
         ) -> std::result::Result<tonic::Response<Self::WatchStream>, tonic::Status>;
+        /// The whole cluster at a glance: the leader's status, what each member reports about itself, and
+        /// what the member that replies has seen happen. Any member replies, and asks the leader.
+        async fn overview(
+            &self,
+            request: tonic::Request<super::OverviewRequest>,
+        ) -> std::result::Result<tonic::Response<super::OverviewReply>, tonic::Status>;
     }
     /// Changes and shows the membership of a cluster.
     #[derive(Debug)]
@@ -1648,6 +1820,51 @@ pub mod membership_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/quorate.v1.Membership/Overview" => {
+                    #[allow(non_camel_case_types)]
+                    struct OverviewSvc<T: Membership>(pub Arc<T>);
+                    impl<
+                        T: Membership,
+                    > tonic::server::UnaryService<super::OverviewRequest>
+                    for OverviewSvc<T> {
+                        type Response = super::OverviewReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::OverviewRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Membership>::overview(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = OverviewSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

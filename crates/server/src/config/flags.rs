@@ -136,6 +136,7 @@ const VALUES: &[&str] = &[
     "key-file",
     "listen-client-http-urls",
     "listen-client-urls",
+    "listen-console-urls",
     "listen-metrics-urls",
     "listen-peer-urls",
     "log-format",

@@ -82,6 +82,7 @@ const GROUPS: &[FlagGroup] = &[
                 "serve HTTP for clients here, and only gRPC on the URLs above",
             ),
             ("listen-metrics-urls", "URLS", "listen here too for /metrics and /health"),
+            ("listen-console-urls", "URLS", "serve /console here, and not to clients"),
             ("enable-grpc-gateway", "BOOL", "serve JSON over HTTP below /v3/ [true]"),
             ("cors", "ORIGINS", "web pages that may use it; * is any [none]"),
             ("host-whitelist", "NAMES", "hosts that HTTP without TLS may name; * is any [*]"),

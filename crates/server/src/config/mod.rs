@@ -41,6 +41,8 @@ pub struct ServerConfig {
     /// `listen_client_urls` serve gRPC only.
     pub listen_client_http_urls: Vec<Url>,
     pub listen_metrics_urls: Vec<Url>,
+    /// Where the console is served; the client port serves it if there are none.
+    pub listen_console_urls: Vec<Url>,
     pub initial_advertise_peer_urls: Vec<Url>,
     pub advertise_client_urls: Vec<Url>,
     /// Names and peer URLs of the initial members; empty for a single-member cluster.
@@ -199,6 +201,7 @@ impl Default for ServerConfig {
             listen_client_urls: url(2379),
             listen_client_http_urls: Vec::new(),
             listen_metrics_urls: Vec::new(),
+            listen_console_urls: Vec::new(),
             initial_advertise_peer_urls: url(2380),
             advertise_client_urls: url(2379),
             initial_cluster: Vec::new(),
@@ -257,6 +260,7 @@ impl ServerConfig {
             listen_client_urls: listened,
             listen_client_http_urls: given.urls("listen-client-http-urls", &[])?,
             listen_metrics_urls: given.urls("listen-metrics-urls", &[])?,
+            listen_console_urls: given.urls("listen-console-urls", &[])?,
             initial_advertise_peer_urls: advertised,
             initial_cluster: given.initial_cluster()?,
             initial_cluster_state: given.cluster_state()?,

@@ -194,6 +194,7 @@ impl Settings {
             "listen-client-urls"
             | "listen-client-http-urls"
             | "listen-metrics-urls"
+            | "listen-console-urls"
             | "advertise-client-urls" => Url::parse_for_clients,
             _ => Url::parse,
         };

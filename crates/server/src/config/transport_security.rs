@@ -185,6 +185,13 @@ impl ServerConfig {
                 "auto-tls",
             ),
             (
+                "listen-console-urls",
+                &self.listen_console_urls,
+                &self.client_security,
+                "cert-file",
+                "auto-tls",
+            ),
+            (
                 "listen-peer-urls",
                 &self.listen_peer_urls,
                 &self.peer_security,
@@ -249,6 +256,7 @@ impl ServerConfig {
             ("client", &self.listen_client_http_urls, &self.client_security),
             ("peer", &self.listen_peer_urls, &self.peer_security),
             ("metrics", &self.listen_metrics_urls, &self.client_security),
+            ("console", &self.listen_console_urls, &self.client_security),
         ] {
             let open = urls.iter().filter(|url| !url.is_loopback() && is_meant(url, security));
             found.extend(open.map(|url| (kind, url.clone())));

@@ -1,4 +1,4 @@
-//! The JSON gateway: every call of etcd's gRPC services as an HTTP POST with JSON.
+//! The JSON gateway: every call of etcd's gRPC services and of `quorate.v1` as an HTTP POST with JSON.
 //!
 //! A request is converted to a gRPC request, which passes the same checks, limits and counters as
 //! every other call; its response is converted while it is sent. Which fields a message has comes
@@ -23,10 +23,15 @@ use axum::http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version,
 };
 use origin::{AccessControl, allow_origin, preflight_response, text_response};
-use paths::{GatewayCall, below_version};
+use paths::{GatewayCall, OVERVIEW, find_path};
 use pin_project_lite::pin_project;
+use prost::Message;
+use quorate_proto::quorate::v1;
 use request::{StreamBody, unary_body};
-use response::{error_response, json_of};
+pub(crate) use response::error_response;
+use response::json_of;
+use schema::SCHEMA;
+use to_json::JsonWriter;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Service};
@@ -47,6 +52,9 @@ pub(crate) struct Gateway<S> {
     context: ServiceContext,
     access: AccessControl,
     is_enabled: bool,
+    /// Whether this is the listener of the console, which serves no gRPC, and nothing that changes
+    /// something before there are users to sign in as.
+    for_console: bool,
     /// The length of the longest request.
     text_bytes_max: usize,
     /// Names in certificates are not those of users here, so that a client with one is refused.
@@ -65,10 +73,18 @@ impl<S> Gateway<S> {
             context,
             access: AccessControl::new(config),
             is_enabled: config.enable_grpc_gateway,
+            for_console: false,
             // Base64 has four bytes for three.
             text_bytes_max: message_bytes_max / 3 * 4 + TEXT_OVERHEAD_BYTES,
             refuses_certificates: config.client_security.settings.client_cert_auth,
         }
+    }
+}
+
+impl<S: Clone> Gateway<S> {
+    /// The same for `--listen-console-urls`.
+    pub(crate) fn for_console(&self) -> Self {
+        Self { for_console: true, ..self.clone() }
     }
 }
 
@@ -87,7 +103,7 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        if is_grpc(request.headers()) {
+        if is_grpc(request.headers()) && !self.for_console {
             return GatewayFuture::Passed { response: self.inner.call(request) };
         }
         let mut gateway = self.clone();
@@ -108,7 +124,9 @@ where
         let origin = self.access.allowed_origin(request.headers());
         let refused = match self.has_unused_name(&request) && self.is_auth_enabled().await {
             true => Some(text_response(StatusCode::BAD_REQUEST, format!("{NAME_NOT_USED}\n"))),
-            false => preflight_response(&request).or_else(|| self.refuse_foreign(&request)),
+            false => preflight_response(&request)
+                .or_else(|| self.access.foreign_page(&request))
+                .or_else(|| self.refuse_foreign(&request)),
         };
         let mut response = match refused {
             Some(response) => response,
@@ -121,7 +139,7 @@ where
     }
 
     fn is_for_gateway(&self, request: &Request<Body>) -> bool {
-        self.is_enabled && below_version(request.uri().path()).is_some()
+        self.is_enabled && find_path(request.uri().path()).is_some()
     }
 
     /// Whether a client of the gateway expects its certificate to name its user.
@@ -137,19 +155,26 @@ where
 
     /// The response to a web page that may not use the gateway.
     fn refuse_foreign(&self, request: &Request<Body>) -> Option<Response<Body>> {
-        let is_foreign = self.is_for_gateway(request) && self.access.is_foreign(request.headers());
+        let is_foreign = self.is_for_gateway(request) && self.access.is_foreign(request);
         is_foreign
             .then(|| error_response(&ServiceError::Access(AccessDenied::OriginNotAllowed).into()))
     }
 
     async fn dispatch(&mut self, request: Request<Body>) -> Response<Body> {
-        let Some(path) = below_version(request.uri().path()).filter(|_| self.is_enabled) else {
+        if self.for_console && is_grpc(request.headers()) {
+            let text = "this port serves the console, and no gRPC\n".to_owned();
+            return text_response(StatusCode::NOT_FOUND, text);
+        }
+        let Some(call) = find_path(request.uri().path()).filter(|_| self.is_enabled) else {
             let Ok(response) = self.inner.call(request).await;
             return response;
         };
-        let Some(call) = paths::find(path) else {
+        let Some(call) = call else {
             return error_response(&ServiceError::GatewayPathNotFound.into());
         };
+        if self.for_console && !call.only_reads() && !self.is_auth_enabled().await {
+            return error_response(&ServiceError::Access(AccessDenied::ConsoleReadOnly).into());
+        }
         if request.method() != Method::POST {
             return error_response(&ServiceError::GatewayMethodNotAllowed.into());
         }
@@ -247,13 +272,23 @@ where
     }
 }
 
+/// An overview as the gateway would send it.
+pub(crate) fn overview_json(reply: &v1::OverviewReply) -> Option<Vec<u8>> {
+    let schema = SCHEMA.method(OVERVIEW)?;
+    let mut json = Vec::new();
+    let mut writer = JsonWriter::new(schema.response, &mut json);
+    writer.write(&reply.encode_to_vec(), &mut json).ok()?;
+    writer.finish(&mut json).ok()?;
+    Some(json)
+}
+
 /// Converts a JSON text to each request of the gateway, and back. For fuzzing.
 pub(crate) fn convert_for_fuzzing(text: &[u8]) {
     for call in paths::all() {
         let Ok(bytes) = from_json::encode(call.schema.request, text) else { continue };
         assert!(bytes.len() <= text.len().saturating_mul(5), "far more bytes than text");
         let mut json = Vec::new();
-        let mut writer = to_json::JsonWriter::new(call.schema.request, &mut json);
+        let mut writer = JsonWriter::new(call.schema.request, &mut json);
         let written = bytes.chunks(7).try_for_each(|piece| writer.write(piece, &mut json));
         let Ok(()) = written.and_then(|()| writer.finish(&mut json)) else { continue };
         let again = from_json::encode(call.schema.request, &json);
@@ -265,7 +300,7 @@ pub(crate) fn convert_for_fuzzing(text: &[u8]) {
 pub(crate) fn read_for_fuzzing(bytes: &[u8]) {
     for call in paths::all() {
         let mut json = Vec::new();
-        let mut writer = to_json::JsonWriter::new(call.schema.response, &mut json);
+        let mut writer = JsonWriter::new(call.schema.response, &mut json);
         let written = writer.write(bytes, &mut json);
         let _ = written.and_then(|()| writer.finish(&mut json));
     }

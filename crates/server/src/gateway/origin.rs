@@ -2,9 +2,16 @@
 //! pages of allowed origins (`--cors`).
 //!
 //! A browser lets any page send requests to any host, and names the origin of the page in each
-//! POST to another host. This server has no pages, so that a request of the gateway with an origin
-//! comes from a foreign page, and is refused unless `--cors` allows it. That also holds for a page
-//! whose own name was made to resolve to this server (DNS rebinding).
+//! POST to another host. The only page of this server is the console: a request of the gateway with
+//! another origin than the address that it was sent to comes from a foreign page, and is refused
+//! unless `--cors` allows it.
+//!
+//! A foreign page can make its own name resolve to this server (DNS rebinding), and then both are
+//! equal. So the console, its requests and the feed of events are served only under names that are
+//! this server's: addresses, `localhost`, the hosts of its URLs and of `--host-whitelist`, and any
+//! name with TLS, since the certificate has to be for it.
+
+use std::net::IpAddr;
 
 use axum::http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
@@ -15,6 +22,7 @@ use tonic::body::Body;
 
 use crate::config::ServerConfig;
 use crate::connections::ClientConnectInfo;
+use crate::console::is_console_path;
 
 /// The flags that decide.
 #[derive(Clone, Debug, Default)]
@@ -22,11 +30,22 @@ pub(super) struct AccessControl {
     origins: Vec<String>,
     /// Empty: any host.
     hosts: Vec<String>,
+    /// Names of this server, in lower case.
+    own_hosts: Vec<String>,
 }
 
 impl AccessControl {
     pub(super) fn new(config: &ServerConfig) -> Self {
-        Self { origins: config.cors.clone(), hosts: config.host_whitelist.clone() }
+        let urls = [
+            &config.listen_client_urls,
+            &config.listen_console_urls,
+            &config.advertise_client_urls,
+        ];
+        let hosts = urls.into_iter().flatten().map(|url| url.host().to_owned());
+        let listed = config.host_whitelist.iter().filter(|host| *host != ANY);
+        let own_hosts = hosts.chain(listed.map(|host| host.to_ascii_lowercase())).collect();
+        let (origins, hosts) = (config.cors.clone(), config.host_whitelist.clone());
+        Self { origins, hosts, own_hosts }
     }
 
     /// The origin that the response allows.
@@ -39,15 +58,58 @@ impl AccessControl {
     }
 
     /// Whether a page that may not use the gateway has sent the request.
-    pub(super) fn is_foreign(&self, headers: &HeaderMap) -> bool {
-        headers.contains_key(ORIGIN) && self.allowed_origin(headers).is_none()
+    pub(super) fn is_foreign(&self, request: &Request<Body>) -> bool {
+        let headers = request.headers();
+        headers.contains_key(ORIGIN)
+            && self.allowed_origin(headers).is_none()
+            && !(self.is_own_origin(request) && has_json(headers))
+    }
+
+    /// Whether a page that this server has sent has made the request.
+    fn is_own_origin(&self, request: &Request<Body>) -> bool {
+        let origin = request.headers().get(ORIGIN).and_then(|origin| origin.to_str().ok());
+        let scheme = if is_secured(request) { "https://" } else { "http://" };
+        let authority = origin.and_then(|origin| origin.strip_prefix(scheme));
+        let is_same = authority.is_some_and(|authority| authority == authority_of(request));
+        is_same && self.is_own_host(request)
+    }
+
+    fn is_own_host(&self, request: &Request<Body>) -> bool {
+        let host = host_of(request).to_ascii_lowercase();
+        is_secured(request)
+            || host == "localhost"
+            || host.parse::<IpAddr>().is_ok()
+            || self.own_hosts.contains(&host)
+    }
+
+    /// The response to a request for the console or its feed that another page has made, or that
+    /// names a host that may not be this server.
+    pub(super) fn foreign_page(&self, request: &Request<Body>) -> Option<Response<Body>> {
+        if !is_console_path(request.uri().path()) {
+            return None;
+        }
+        let site = request.headers().get("sec-fetch-site");
+        let is_navigation =
+            request.headers().get("sec-fetch-mode").is_some_and(|m| m == "navigate");
+        if site.is_some_and(|site| site == "cross-site" || site == "same-site") && !is_navigation {
+            let text = "only the console's own page may read this\n".to_owned();
+            return Some(text_response(StatusCode::FORBIDDEN, text));
+        }
+        if self.is_own_host(request) {
+            return None;
+        }
+        let host = host_of(request);
+        let text = format!(
+            "the console is not served under the name {host:?}: use an address, a name in \
+             --advertise-client-urls, --listen-client-urls or --host-whitelist, or TLS\n"
+        );
+        Some(text_response(StatusCode::MISDIRECTED_REQUEST, text))
     }
 
     /// The response to a request that names an unknown host. With TLS, the certificate has the
     /// name.
     pub(super) fn unknown_host(&self, request: &Request<Body>) -> Option<Response<Body>> {
-        let info = request.extensions().get::<ClientConnectInfo>();
-        if self.hosts.is_empty() || info.is_some_and(ClientConnectInfo::is_secured) {
+        if self.hosts.is_empty() || is_secured(request) {
             return None;
         }
         let host = host_of(request);
@@ -63,11 +125,26 @@ impl AccessControl {
     }
 }
 
-/// The host that a request names, without its port.
-fn host_of(request: &Request<Body>) -> String {
+fn is_secured(request: &Request<Body>) -> bool {
+    let info = request.extensions().get::<ClientConnectInfo>();
+    info.is_some_and(ClientConnectInfo::is_secured)
+}
+
+/// A foreign page cannot send this type without asking first.
+fn has_json(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|kind| kind == "application/json")
+}
+
+/// The host and port that a request names.
+fn authority_of(request: &Request<Body>) -> &str {
     let header = request.headers().get(HOST).and_then(|host| host.to_str().ok());
     let authority = request.uri().authority().map(|authority| authority.as_str());
-    let host = authority.or(header).unwrap_or_default();
+    authority.or(header).unwrap_or_default()
+}
+
+/// The host that a request names, without its port.
+fn host_of(request: &Request<Body>) -> String {
+    let host = authority_of(request);
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => host,
@@ -129,18 +206,51 @@ mod tests {
     fn only_listed_origins_are_allowed() {
         let origins = |list: &[&str]| AccessControl {
             origins: list.iter().map(|origin| (*origin).to_owned()).collect(),
-            hosts: Vec::new(),
+            ..AccessControl::default()
+        };
+        let is_foreign = |access: AccessControl, headers: &HeaderMap| {
+            let mut request = Request::new(Body::default());
+            *request.headers_mut() = headers.clone();
+            access.is_foreign(&request)
         };
         let mut headers = HeaderMap::new();
-        assert!(!origins(&[]).is_foreign(&headers));
+        assert!(!is_foreign(origins(&[]), &headers));
         assert_eq!(origins(&["*"]).allowed_origin(&headers).unwrap(), "*");
         headers.insert(ORIGIN, HeaderValue::from_static("https://a.example"));
-        assert!(origins(&[]).is_foreign(&headers));
-        assert!(origins(&["https://b.example"]).is_foreign(&headers));
+        assert!(is_foreign(origins(&[]), &headers));
+        assert!(is_foreign(origins(&["https://b.example"]), &headers));
         let allowed = origins(&["https://b.example", "https://a.example"]);
         assert_eq!(allowed.allowed_origin(&headers).unwrap(), "https://a.example");
-        assert!(!origins(&["*"]).is_foreign(&headers));
+        assert!(!is_foreign(origins(&["*"]), &headers));
         headers.insert(ORIGIN, HeaderValue::from_static("null"));
-        assert!(allowed.is_foreign(&headers));
+        assert!(is_foreign(allowed, &headers));
+    }
+
+    #[test]
+    fn only_pages_under_names_of_this_server_are_its_own() {
+        let access = AccessControl { own_hosts: vec!["m1.example".into()], ..Default::default() };
+        let request = |host: &str, origin: &str, kind: &'static str| {
+            let request = Request::builder().header(HOST, host).header(ORIGIN, origin);
+            request.header(CONTENT_TYPE, kind).body(Body::default()).unwrap()
+        };
+        let json = "application/json";
+        for (host, origin, kind, is_foreign) in [
+            ("10.0.0.1:2379", "http://10.0.0.1:2379", json, false),
+            ("[::1]:2379", "http://[::1]:2379", json, false),
+            ("localhost:2379", "http://localhost:2379", json, false),
+            ("m1.example:2379", "http://m1.example:2379", json, false),
+            // A browser sends this type without asking first.
+            ("10.0.0.1:2379", "http://10.0.0.1:2379", "text/plain", true),
+            // Other ports and schemes are other origins.
+            ("10.0.0.1:2379", "http://10.0.0.1:80", json, true),
+            ("10.0.0.1:2379", "https://10.0.0.1:2379", json, true),
+            ("10.0.0.1:2379", "null", json, true),
+            // A name that was made to resolve to this server.
+            ("evil.example:2379", "http://evil.example:2379", json, true),
+            ("localhost.evil.example", "http://localhost.evil.example", json, true),
+        ] {
+            let request = request(host, origin, kind);
+            assert_eq!(access.is_foreign(&request), is_foreign, "{host} {origin} {kind}");
+        }
     }
 }

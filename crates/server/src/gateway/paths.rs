@@ -16,16 +16,66 @@ pub(super) fn below_version(path: &str) -> Option<&str> {
     path.strip_prefix("/v3/").or_else(|| path.strip_prefix("/v3beta/"))
 }
 
+/// The call of a path of the gateway: etcd's below its versions, and ours.
+pub(super) fn find_path(path: &str) -> Option<Option<GatewayCall>> {
+    match path.strip_prefix(OWN_PREFIX) {
+        Some(own) => Some(find_in(OWN_PATHS, own)),
+        None => below_version(path).map(find),
+    }
+}
+
 /// The call of a path below the version.
 pub(super) fn find(path: &str) -> Option<GatewayCall> {
-    let (_, method) = PATHS.iter().find(|(known, _)| *known == path)?;
+    find_in(PATHS, path)
+}
+
+fn find_in(paths: &[(&str, &'static str)], path: &str) -> Option<GatewayCall> {
+    let (_, method) = paths.iter().find(|(known, _)| *known == path)?;
     Some(GatewayCall { method, schema: SCHEMA.method(method)? })
+}
+
+impl GatewayCall {
+    /// Whether the call changes nothing.
+    pub(super) fn only_reads(&self) -> bool {
+        READS.contains(&self.method)
+    }
 }
 
 /// All calls.
 pub(super) fn all() -> impl Iterator<Item = GatewayCall> {
-    PATHS.iter().filter_map(|(path, _)| find(path))
+    let etcd = PATHS.iter().filter_map(|(path, _)| find(path));
+    etcd.chain(OWN_PATHS.iter().filter_map(|(path, _)| find_in(OWN_PATHS, path)))
 }
+
+/// Where the calls of `quorate.v1` are.
+const OWN_PREFIX: &str = "/quorate/v1/membership/";
+
+const OWN_PATHS: &[(&str, &str)] = &[
+    ("setgoal", "/quorate.v1.Membership/SetGoal"),
+    ("plan", "/quorate.v1.Membership/Plan"),
+    ("cancel", "/quorate.v1.Membership/Cancel"),
+    ("status", "/quorate.v1.Membership/Status"),
+    ("watch", "/quorate.v1.Membership/Watch"),
+    ("overview", OVERVIEW),
+];
+
+pub(super) const OVERVIEW: &str = "/quorate.v1.Membership/Overview";
+
+/// Calls that change nothing, and the login.
+const READS: &[&str] = &[
+    "/etcdserverpb.KV/Range",
+    "/etcdserverpb.Watch/Watch",
+    "/etcdserverpb.Lease/LeaseTimeToLive",
+    "/etcdserverpb.Lease/LeaseLeases",
+    "/etcdserverpb.Cluster/MemberList",
+    "/etcdserverpb.Maintenance/Status",
+    "/etcdserverpb.Auth/AuthStatus",
+    "/etcdserverpb.Auth/Authenticate",
+    "/quorate.v1.Membership/Plan",
+    "/quorate.v1.Membership/Status",
+    "/quorate.v1.Membership/Watch",
+    OVERVIEW,
+];
 
 const PATHS: &[(&str, &str)] = &[
     ("kv/range", "/etcdserverpb.KV/Range"),
@@ -99,6 +149,24 @@ mod tests {
         let paths: BTreeSet<&str> = PATHS.iter().map(|(path, _)| *path).collect();
         assert_eq!(paths.len(), PATHS.len());
         assert!(paths.iter().all(|path| find(path).is_some()));
+        let own: BTreeSet<&str> = OWN_PATHS.iter().map(|(_, method)| *method).collect();
+        let is_own = |path: &&str| path.starts_with("/quorate.v1.");
+        assert_eq!(own, SCHEMA.method_paths().filter(is_own).collect());
+        let is_served = |path: &&str| all().any(|call| call.method == *path);
+        assert!(READS.iter().all(is_served), "a name is misspelled");
+    }
+
+    #[test]
+    fn calls_that_change_something_are_not_reads() {
+        let reads = |path: &str| find_path(path).unwrap().unwrap().only_reads();
+        for path in ["/v3/kv/range", "/v3/watch", "/quorate/v1/membership/plan"] {
+            assert!(reads(path), "{path}");
+        }
+        for path in ["/v3/kv/put", "/v3/kv/txn", "/quorate/v1/membership/setgoal"] {
+            assert!(!reads(path), "{path}");
+        }
+        assert!(find_path("/quorate/v1/membership/x").unwrap().is_none());
+        assert!(find_path("/quorate/v1/events").is_none());
     }
 
     #[test]
@@ -119,6 +187,9 @@ mod tests {
         for (path, _) in PATHS {
             let call = find(path).unwrap();
             check(call.schema.request, &mut seen);
+            check(call.schema.response, &mut seen);
+        }
+        for call in all() {
             check(call.schema.response, &mut seen);
         }
         assert!(seen.len() > 80, "{}", seen.len());

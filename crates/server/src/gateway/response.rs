@@ -21,7 +21,7 @@ use super::to_json::{JsonWriter, NotAMessage};
 use crate::status::{ServiceError, status_of};
 
 /// The response to a call that failed before it had a result.
-pub(super) fn error_response(status: &Status) -> Response<Body> {
+pub(crate) fn error_response(status: &Status) -> Response<Body> {
     let (code, text) = (status.code() as i32, status.message());
     let body = json!({ "error": text, "code": code, "message": text });
     let mut response = json_response(Body::new(body.to_string()));

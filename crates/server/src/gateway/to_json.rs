@@ -29,6 +29,8 @@ enum WriterState {
     Key(Varint),
     Number(&'static FieldSchema, Varint),
     Length(&'static FieldSchema, Varint),
+    /// The numbers of a list, up to this position.
+    Packed(&'static FieldSchema, u64, Varint),
     Bytes {
         left: u64,
         /// What is left of a group of three bytes.
@@ -145,6 +147,21 @@ impl JsonWriter {
                     self.begin_value(field, length, json)?;
                 }
             }
+            WriterState::Packed(field, end, varint) => {
+                let (field, end) = (*field, *end);
+                match varint.push(byte)? {
+                    Some(bits) => {
+                        *varint = Varint::default();
+                        self.write_name(field, json);
+                        write_number(field, bits, json)?;
+                        if self.position == end {
+                            self.end_value(json);
+                        }
+                    }
+                    None if self.position == end => return Err(NotAMessage),
+                    None => {}
+                }
+            }
             WriterState::SkipNumber(varint) => {
                 if varint.push(byte)?.is_some() {
                     self.end_value(json);
@@ -189,6 +206,17 @@ impl JsonWriter {
         if self.open.last().is_none_or(|message| end > message.end) {
             return Err(NotAMessage);
         }
+        let is_number = !matches!(
+            field.kind,
+            FieldKind::Message(_) | FieldKind::Bytes | FieldKind::String | FieldKind::Unsupported
+        );
+        if field.is_repeated && is_number {
+            self.state = WriterState::Packed(field, end, Varint::default());
+            if length == 0 {
+                self.end_value(json);
+            }
+            return Ok(());
+        }
         self.write_name(field, json);
         match field.kind {
             FieldKind::Message(message) => {
@@ -211,7 +239,6 @@ impl JsonWriter {
                     self.end_value(json);
                 }
             }
-            // Responses have no packed lists of numbers.
             _ => return Err(NotAMessage),
         }
         Ok(())

@@ -4,8 +4,10 @@
 mod calls;
 mod commands;
 mod histogram;
+mod membership;
 mod methods;
 mod process;
+mod recent;
 mod recorder;
 mod traffic;
 
@@ -20,7 +22,7 @@ pub(crate) use process::{open_files_max, resident_bytes};
 pub(crate) use recorder::{ServerMetrics, ServiceCounters};
 pub(crate) use traffic::{MeteredConnection, Traffic};
 
-use quorate_kv::SUPPORTED_VERSIONS;
+use quorate_kv::{AlarmKind, SUPPORTED_VERSIONS};
 
 use crate::auth::TokenProvider;
 use crate::context::ServiceContext;
@@ -39,6 +41,7 @@ pub(crate) async fn page(context: &ServiceContext, metrics: &ServerMetrics) -> S
     server(&mut page, context, metrics).await;
     counters(&mut page, &context.counters, metrics);
     store(&mut page, context).await;
+    membership::write(&mut page, context).await;
     context.commands.write(&mut page);
     maintenance(&mut page, &context.counters);
     auth(&mut page, context);
@@ -182,6 +185,19 @@ async fn store(page: &mut MetricsPage, context: &ServiceContext) {
     page.gauge("etcd_debugging_mvcc_keys_total", "Keys that exist.", kv.live_key_count());
     page.gauge("etcd_debugging_mvcc_watcher_total", "Open watches.", watchers);
     let (now, compacted) = (kv.revision(), kv.compact_revision().max(0));
+    let backlog = context.store.watch_backlog(now);
+    let name = "etcd_debugging_mvcc_slow_watcher_total";
+    page.gauge(name, "Watches that have not received all events.", backlog.watchers);
+    let name = "etcd_debugging_mvcc_pending_events_total";
+    let help = "Revisions that watches have not looked at, summed over them.";
+    page.gauge(name, help, backlog.revisions);
+    let name = "quorate_alarms";
+    page.head(name, "gauge", "Active alarms, by kind.");
+    let alarms = kv.alarms();
+    for (kind, label) in [(AlarmKind::NoSpace, "NOSPACE"), (AlarmKind::Corrupt, "CORRUPT")] {
+        let count = alarms.iter().filter(|alarm| alarm.kind == kind).count();
+        page.line(name, &format!("kind=\"{label}\""), count);
+    }
     page.gauge("etcd_debugging_mvcc_current_revision", "The current revision.", now);
     page.gauge("etcd_debugging_mvcc_compact_revision", "The last compacted revision.", compacted);
 }
@@ -218,6 +234,9 @@ fn peers(page: &mut MetricsPage, context: &ServiceContext, metrics: &ServerMetri
         "Messages to peers that were dropped.",
         dropped,
     );
+    let name = "etcd_server_heartbeat_send_failures_total";
+    let help = "Messages to peers, heartbeats among them, dropped because too many were waiting.";
+    page.counter(name, help, count("dropped_full"));
     let name = "etcd_network_peer_round_trip_time_seconds";
     page.head(name, "histogram", "Round-trip time to a peer.");
     let membership = context.node.membership();
@@ -261,14 +280,14 @@ fn clients(page: &mut MetricsPage, metrics: &ServerMetrics) {
 fn tls(page: &mut MetricsPage, context: &ServiceContext, handshakes: &HandshakeCounters) {
     let name = "quorate_plaintext_listeners";
     page.head(name, "gauge", "Listeners without TLS that other machines can reach.");
-    for kind in ["client", "peer", "metrics"] {
+    for kind in LISTENERS {
         let count = context.plaintext_listeners.iter().filter(|(other, _)| *other == kind).count();
         page.line(name, &format!("kind=\"{kind}\""), count);
     }
     let name = "quorate_unverified_listeners";
     let help = "Listeners with TLS that other machines can reach and that verify nobody.";
     page.head(name, "gauge", help);
-    for kind in ["client", "peer", "metrics"] {
+    for kind in LISTENERS {
         let count = context.unverified_listeners().filter(|(other, _)| *other == kind).count();
         page.line(name, &format!("kind=\"{kind}\""), count);
     }
@@ -385,6 +404,7 @@ fn client_requests(page: &mut MetricsPage, calls: &CallCounters) {
     }
 }
 
+const LISTENERS: [&str; 4] = ["client", "peer", "metrics", "console"];
 const RANGE: &str = "/etcdserverpb.KV/Range";
 const RANGE_DURATION: &str = "etcd_server_range_duration_seconds";
 const REQUEST_DURATION: &str = "etcd_server_request_duration_seconds";

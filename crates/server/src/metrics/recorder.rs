@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quorate::Index;
 use quorate::metrics::{Event, NodeObserver};
 
 use super::calls::CallCounters;
 use super::histogram::{DEFRAGMENTATIONS, DISK, DurationHistogram, HASHES, PEERS, SNAPSHOTS};
+use super::recent::RecentDurations;
 use super::traffic::Traffic;
+use crate::overview::timeline::EventTimeline;
 use crate::tls::HandshakeCounters;
 
 /// What is measured inside the member and on the connections.
@@ -23,7 +25,10 @@ pub(crate) struct ServerMetrics {
     pub(super) slow_applies: AtomicU64,
     pub(super) leader_changes: AtomicU64,
     /// By address; each is updated about once a second.
-    round_trips: Mutex<BTreeMap<String, Arc<DurationHistogram>>>,
+    round_trips: Mutex<BTreeMap<String, RoundTrips>>,
+    recent_syncs: Mutex<RecentDurations>,
+    /// What the member reports.
+    pub(crate) timeline: Arc<EventTimeline>,
     pub(crate) calls: Arc<CallCounters>,
     pub(crate) traffic: Arc<Traffic>,
     pub(crate) handshakes: Arc<HandshakeCounters>,
@@ -40,6 +45,8 @@ impl ServerMetrics {
             slow_applies: AtomicU64::new(0),
             leader_changes: AtomicU64::new(0),
             round_trips: Mutex::new(BTreeMap::new()),
+            recent_syncs: Mutex::new(RecentDurations::new(Instant::now())),
+            timeline: Arc::default(),
             calls: CallCounters::new(timed),
             traffic: Arc::new(Traffic::default()),
             handshakes: Arc::default(),
@@ -48,18 +55,40 @@ impl ServerMetrics {
 
     /// Records a round trip to the peer at this address.
     pub(crate) fn on_round_trip(&self, address: &str, duration: Duration) {
-        let mut histograms = self.round_trips.lock().unwrap_or_else(PoisonError::into_inner);
-        if !histograms.contains_key(address) {
-            histograms.insert(address.to_owned(), Arc::new(DurationHistogram::new(PEERS)));
+        let mut all = self.round_trips.lock().unwrap_or_else(PoisonError::into_inner);
+        if !all.contains_key(address) {
+            let histogram = Arc::new(DurationHistogram::new(PEERS));
+            all.insert(address.to_owned(), RoundTrips { histogram, latest: duration });
         }
-        if let Some(histogram) = histograms.get(address) {
-            histogram.observe(duration);
+        if let Some(known) = all.get_mut(address) {
+            known.histogram.observe(duration);
+            known.latest = duration;
         }
     }
 
     pub(super) fn round_trips(&self, address: &str) -> Option<Arc<DurationHistogram>> {
-        self.round_trips.lock().unwrap_or_else(PoisonError::into_inner).get(address).cloned()
+        let all = self.round_trips.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(address).map(|known| Arc::clone(&known.histogram))
     }
+
+    /// The latest round trip to the peer at this address.
+    pub(crate) fn latest_round_trip(&self, address: &str) -> Option<Duration> {
+        let all = self.round_trips.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(address).map(|known| known.latest)
+    }
+
+    /// The number of syncs in the last one or two minutes, and what 99 of 100 took at most.
+    pub(crate) fn recent_syncs(&self) -> (u64, Duration) {
+        let mut recent = self.recent_syncs.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.percentile_99(Instant::now())
+    }
+}
+
+/// Round trips to one address.
+#[derive(Debug)]
+struct RoundTrips {
+    histogram: Arc<DurationHistogram>,
+    latest: Duration,
 }
 
 impl NodeObserver for ServerMetrics {
@@ -67,10 +96,13 @@ impl NodeObserver for ServerMetrics {
         if let Event::Leader { leader: Some(_), .. } = event {
             self.leader_changes.fetch_add(1, Ordering::Relaxed);
         }
+        self.timeline.event(event);
     }
 
     fn on_sync(&self, duration: Duration, _saves: u64) {
         self.syncs.observe(duration);
+        let mut recent = self.recent_syncs.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.observe(duration, Instant::now());
     }
 
     fn on_write(&self, duration: Duration, bytes: u64) {

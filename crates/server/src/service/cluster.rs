@@ -47,7 +47,13 @@ impl ClusterService {
     }
 
     async fn run(&self, change: MemberChange) -> Result<(), ServiceError> {
-        Ok(change.run(&self.context.node).await?)
+        let timeline = &self.context.overview.timeline;
+        timeline.proposed(change.description());
+        let done = change.run(&self.context.node).await;
+        if let Err(error) = &done {
+            timeline.refused(error.to_string());
+        }
+        Ok(done?)
     }
 
     fn members(&self) -> Vec<Member> {

@@ -74,6 +74,7 @@ impl MaintenanceService {
         let header = self.context.header(file_header.revision);
         let version = self.context.limits.etcd_release.storage_version().unwrap_or_default();
         let (began, counters) = (Instant::now(), Arc::clone(&self.context.counters));
+        let overview = Arc::clone(&self.context.overview);
         let (responses, stream) = mpsc::channel(RESPONSES_QUEUED_MAX);
         // A task and not a thread, since a client that does not read would hold it.
         tokio::spawn(async move {
@@ -89,6 +90,7 @@ impl MaintenanceService {
                 }
             }
             counters.snapshots.observe(began.elapsed());
+            overview.backup_made();
         });
         Ok(ReceiverStream::new(stream))
     }
@@ -110,12 +112,14 @@ impl MaintenanceService {
         let mut remaining_bytes = writer.bytes();
         let version = release.storage_version().unwrap_or_default();
         let (began, counters) = (Instant::now(), Arc::clone(&self.context.counters));
+        let overview = Arc::clone(&self.context.overview);
         let (responses, stream) = mpsc::channel(RESPONSES_QUEUED_MAX);
         tokio::spawn(async move {
             loop {
                 let response = match writer.next_piece() {
                     Ok(None) => {
                         counters.snapshots.observe(began.elapsed());
+                        overview.backup_made();
                         return;
                     }
                     Ok(Some(blob)) => {

@@ -61,8 +61,7 @@ pub(crate) fn message_bytes_max(context: &ServiceContext) -> usize {
 /// All gRPC services of a server.
 pub(crate) fn routes(context: &ServiceContext, config: &ServerConfig) -> Routes {
     let cluster = cluster::ClusterService::new(context.clone(), config.max_learners);
-    let tick = config.heartbeat_interval;
-    let membership = membership::MembershipService::new(context.clone(), tick);
+    let membership = membership::MembershipService::new(context.clone());
     services(context)
         .add_service(MembershipServer::new(membership))
         .add_service(ClusterServer::new(cluster))

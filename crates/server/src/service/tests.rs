@@ -81,7 +81,7 @@ async fn every_http_page_asks_the_policy_first() {
     let allowed = single_member().await;
     let context = allowed.clone().with_policy(Arc::new(DenyAll::default()));
     let metrics = Arc::new(ServerMetrics::new(false));
-    let mut router = client_router(HttpState { context, metrics });
+    let mut router = client_router(HttpState { context, metrics }, true);
     let pages = [
         "/health",
         "/livez",
@@ -90,6 +90,7 @@ async fn every_http_page_asks_the_policy_first() {
         "/metrics",
         "/version",
         "/debug/vars",
+        "/quorate/v1/events",
     ];
     for path in pages {
         let request = Request::get(path).body(axum::body::Body::empty()).unwrap();

@@ -19,7 +19,7 @@ pub(crate) use peers::{PeerSecurity, PeerTls};
 use crate::config::{ServerConfig, TransportSecurity};
 use crate::url::Url;
 
-/// The acceptor of the `https` listeners for clients and metrics; none if there are none.
+/// The acceptor of the `https` listeners for clients, metrics and the console; none if there are none.
 pub(crate) fn client_acceptor(
     config: &ServerConfig,
 ) -> Result<Option<Arc<TlsAcceptor>>, TlsConfigError> {
@@ -27,6 +27,7 @@ pub(crate) fn client_acceptor(
         &config.listen_client_urls[..],
         &config.listen_client_http_urls[..],
         &config.listen_metrics_urls[..],
+        &config.listen_console_urls[..],
     ]
     .concat();
     if !urls.iter().any(Url::is_tls) {

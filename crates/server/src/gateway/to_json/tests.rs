@@ -5,10 +5,11 @@ use quorate_proto::etcdserverpb::{
     TxnResponse, WatchResponse,
 };
 use quorate_proto::mvccpb::{Event, KeyValue};
+use quorate_proto::quorate::v1;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::gateway::paths::find;
+use crate::gateway::paths::{find, find_path};
 
 /// The JSON of a message that arrives in pieces of this size.
 fn json_in_pieces(path: &str, bytes: &[u8], size: usize) -> String {
@@ -93,6 +94,45 @@ fn messages_are_the_same_wherever_they_are_cut() {
     let list = MemberListResponse { header: None, members };
     let expected = json!({ "members": [{ "ID": "1", "peerURLs": ["http://a", ""] }] });
     check("cluster/member/list", &list, expected);
+}
+
+#[test]
+fn packed_lists_of_numbers_are_lists() {
+    let set = |ids: &[u64]| v1::MemberIds { ids: ids.to_vec() };
+    let tolerance = v1::Tolerance {
+        stops_commits: vec![set(&[1, u64::MAX]), set(&[]), set(&[300])],
+        ..Default::default()
+    };
+    let membership =
+        v1::MembershipRecord { learners: vec![7, 8], removed: vec![9], ..Default::default() };
+    let status = v1::StatusReply {
+        tolerance: Some(tolerance),
+        membership: Some(membership),
+        settled: true,
+        ..Default::default()
+    };
+    let bytes = status.encode_to_vec();
+    let message = find_path("/quorate/v1/membership/status").unwrap().unwrap().schema.response;
+    for size in 1..=bytes.len() {
+        let mut json = Vec::new();
+        let mut writer = JsonWriter::new(message, &mut json);
+        bytes.chunks(size).for_each(|piece| writer.write(piece, &mut json).unwrap());
+        writer.finish(&mut json).unwrap();
+        let read: Value = serde_json::from_slice(&json).unwrap();
+        let expected = json!({
+            "membership": { "learners": ["7", "8"], "removed": ["9"] },
+            "settled": true,
+            "tolerance": {
+                "stops_commits": [{ "ids": ["1", "18446744073709551615"] }, {}, { "ids": ["300"] }],
+            },
+        });
+        assert_eq!(read, expected, "in pieces of {size}");
+    }
+    // A number that is cut off by the end of its list.
+    let mut json = Vec::new();
+    let mut writer = JsonWriter::new(message, &mut json);
+    let cut = [0x12, 0x03, 0x1a, 0x01, 0x80];
+    assert!(writer.write(&cut, &mut json).and_then(|()| writer.finish(&mut json)).is_err());
 }
 
 #[test]

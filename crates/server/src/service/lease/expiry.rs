@@ -14,6 +14,7 @@ use crate::context::ServiceContext;
 use crate::corruption;
 use crate::lost_peers::{self, LOST_PEERS_QUERY};
 use crate::metrics::ServiceCounters;
+use crate::overview;
 use crate::status::ServiceError;
 
 /// Runs as a task beside the services until the node ends.
@@ -82,6 +83,15 @@ impl LeaseExpiry {
             let context = self.context.clone();
             self.in_progress.spawn(async move {
                 if let Some(answer) = corruption::answer(&context, revision).await {
+                    inquiry.reply(answer);
+                }
+            });
+            return;
+        }
+        if let Some(report) = overview::decode_query(inquiry.payload()) {
+            let context = self.context.clone();
+            self.in_progress.spawn(async move {
+                if let Some(answer) = overview::answer(&context, report).await {
                     inquiry.reply(answer);
                 }
             });

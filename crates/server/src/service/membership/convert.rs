@@ -11,7 +11,7 @@ use quorate_proto::quorate::v1::{membership_event, operation, peer, step, tolera
 
 use crate::member_details::MemberDetails;
 
-pub(super) fn entry(id: EntryId) -> v1::EntryId {
+pub(crate) fn entry(id: EntryId) -> v1::EntryId {
     v1::EntryId { term: id.term, index: id.index }
 }
 
@@ -31,7 +31,7 @@ fn quorum_of(voters: &MemberSet) -> u32 {
     to_u32(quorum_size(voters.len()))
 }
 
-pub(super) fn record(membership: &Membership) -> v1::MembershipRecord {
+pub(crate) fn record(membership: &Membership) -> v1::MembershipRecord {
     let majority =
         |voters: &MemberSet| v1::Majority { voters: ids(voters), quorum: quorum_of(voters) };
     let activation = match membership.activation() {
@@ -205,7 +205,7 @@ pub(super) fn peer(from: &PeerStatus) -> v1::Peer {
     }
 }
 
-pub(super) fn role(from: RoleKind) -> v1::Role {
+pub(crate) fn role(from: RoleKind) -> v1::Role {
     match from {
         RoleKind::Follower => v1::Role::Follower,
         RoleKind::PreCandidate => v1::Role::PreCandidate,
@@ -214,7 +214,7 @@ pub(super) fn role(from: RoleKind) -> v1::Role {
     }
 }
 
-pub(super) fn log(from: &LogStatus) -> v1::LogStatus {
+pub(crate) fn log(from: &LogStatus) -> v1::LogStatus {
     v1::LogStatus {
         base: Some(entry(from.base)),
         last: Some(entry(from.last)),

@@ -1,18 +1,15 @@
 //! The service `quorate.v1.Membership`: goals, plans, and the progress of changes.
 
-mod convert;
+pub(crate) mod convert;
 mod refusal;
+mod status;
 mod target;
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
-use quorate::membership::{
-    ChangeRefusal, EndedGoal, GoalEnd, GoalStep, MembershipEvent, PlanContext,
-};
-use quorate::{EntryId, Membership, NodeStatus, Refusal, RequestError, RequestRefused};
-use quorate_core::status::{AwaitedMember, AwaitedReason, GoalStatus};
+use quorate::membership::{ChangeRefusal, EndedGoal, GoalEnd, MembershipEvent};
+use quorate::{Change, EntryId, Membership, Refusal, RequestError, RequestRefused};
 use quorate_proto::quorate::v1;
 use quorate_proto::quorate::v1::membership_server::Membership as Service;
 use tokio::sync::mpsc;
@@ -23,41 +20,38 @@ use tonic::{Request, Response, Status};
 use crate::access::ClientAction;
 use crate::context::ServiceContext;
 use crate::member_change::begin_change;
+use crate::overview::overview;
 use crate::status::ServiceError;
-use convert::{ended, entry, log, peer, planned, record, role, step, tolerance, view};
-use refusal::refusal;
+use convert::{ended, entry, planned, record};
+pub(crate) use status::status_reply;
 use target::{ResolvedTarget, expecting};
 
 pub(crate) struct MembershipService {
     context: ServiceContext,
-    tick: Duration,
 }
 
 impl MembershipService {
-    pub(crate) fn new(context: ServiceContext, tick: Duration) -> Self {
-        Self { context, tick }
+    pub(crate) fn new(context: ServiceContext) -> Self {
+        Self { context }
     }
 
     fn membership(&self) -> Arc<Membership> {
         self.context.node.membership()
     }
 
-    fn own_status(&self, status: &NodeStatus) -> v1::MemberStatus {
-        let listeners = self.context.plaintext_listeners.iter();
-        let plaintext_listeners = listeners.map(|(kind, url)| format!("{kind} {url}")).collect();
-        let listeners = self.context.unverified_listeners();
-        let unverified_listeners = listeners.map(|(kind, url)| format!("{kind} {url}")).collect();
-        v1::MemberStatus { plaintext_listeners, unverified_listeners, ..own_status(status) }
+    fn header(&self) -> Option<v1::Header> {
+        self.context.membership_header()
     }
 
-    fn header(&self) -> Option<v1::Header> {
-        let node = &self.context.node;
-        Some(v1::Header {
-            cluster_id: self.context.cluster_id,
-            member_id: node.id().0,
-            term: node.term(),
-            leader_id: node.leader().map_or(0, |leader| leader.0),
-        })
+    /// Begins a change, and notes it in the timeline.
+    async fn begin(&self, change: Change, text: String) -> Result<EntryId, RequestError> {
+        let timeline = &self.context.overview.timeline;
+        timeline.proposed(text);
+        let begun = begin_change(&self.context.node, change).await;
+        if let Err(error) = &begun {
+            timeline.refused(error.to_string());
+        }
+        begun
     }
 
     /// Waits until this goal has ended and the resulting membership is settled.
@@ -78,41 +72,6 @@ impl MembershipService {
         }
         Err(ServiceError::ServerStopped)
     }
-
-    fn not_ready(&self, awaited: &AwaitedMember) -> v1::goal_progress::NotReady {
-        let seconds = |ticks: u64| self.tick.as_secs_f64() * ticks as f64;
-        let text = match awaited.reason {
-            AwaitedReason::Silent { ticks } => format!("no reply for {:.1} s", seconds(ticks)),
-            AwaitedReason::NoProgress { ticks, entries } => {
-                let seconds = seconds(ticks);
-                format!("its log has not grown for {seconds:.1} s, {entries} entries behind")
-            }
-            reason => reason.to_string(),
-        };
-        let (member_id, reason) = (awaited.id.0, awaited.reason.name().to_owned());
-        v1::goal_progress::NotReady { member_id, text, reason }
-    }
-
-    fn progress(&self, goal: &GoalStatus) -> v1::GoalProgress {
-        let awaited = match &goal.step {
-            GoalStep::CatchUp(ids) | GoalStep::HandOver(ids) => convert::ids(ids),
-            _ => Vec::new(),
-        };
-        let tick = u64::try_from(self.tick.as_millis()).unwrap_or(u64::MAX);
-        let behind = goal.behind.iter().map(|(id, entries, rounds)| v1::goal_progress::Behind {
-            member_id: id.0,
-            entries: *entries,
-            rounds: *rounds,
-        });
-        v1::GoalProgress {
-            step: Some(step(&goal.step)),
-            since_millis: goal.since_ticks.saturating_mul(tick),
-            awaited,
-            held_up: goal.held_up.as_ref().map(refusal),
-            behind: behind.collect(),
-            not_ready: goal.awaited.iter().map(|awaited| self.not_ready(awaited)).collect(),
-        }
-    }
 }
 
 #[tonic::async_trait]
@@ -126,8 +85,9 @@ impl Service for MembershipService {
         // Names and ids are looked up in the newest membership, which this member may not have.
         self.context.catch_up().await?;
         let resolved = ResolvedTarget::new(target, &self.membership())?;
-        let (goal_id, end) = match begin_change(&self.context.node, resolved.change(expected)).await
-        {
+        let change = resolved.change(expected);
+        let text = format!("goal: voters ({}), learners ({})", resolved.voters, resolved.learners);
+        let (goal_id, end) = match self.begin(change, text).await {
             Ok(id) if wait => (id, Some(self.goal_ended(id).await?)),
             Ok(id) => (id, None),
             Err(RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(
@@ -189,8 +149,9 @@ impl Service for MembershipService {
     ) -> Result<Response<v1::CancelReply>, Status> {
         self.context.admit(&request, &ClientAction::MemberChange).await?;
         let v1::CancelRequest { wait, expected } = request.into_inner();
-        let change = expecting(quorate::Change::cancel(), expected);
-        let id = begin_change(&self.context.node, change).await.map_err(ServiceError::Request)?;
+        let change = expecting(Change::cancel(), expected);
+        let id = self.begin(change, "cancel the change in progress".into()).await;
+        let id = id.map_err(ServiceError::Request)?;
         let end = if wait { Some(self.goal_ended(id).await?) } else { None };
         Ok(Response::new(v1::CancelReply {
             header: self.header(),
@@ -205,26 +166,16 @@ impl Service for MembershipService {
         request: Request<v1::StatusRequest>,
     ) -> Result<Response<v1::StatusReply>, Status> {
         self.context.admit(&request, &ClientAction::MembershipStatus).await?;
-        let node = &self.context.node;
-        let status = node.status().await.map_err(ServiceError::Request)?;
-        let raft = &status.raft;
-        // Only a leader knows the state of the others. The status does not wait for one.
-        let leader_view = tokio::time::timeout(VIEW_TIMEOUT, node.view()).await;
-        let leader_view = leader_view.ok().and_then(Result::ok);
-        let leader_view = leader_view.filter(|_| node.leader().is_some());
-        let tolerance = |view: &PlanContext| tolerance(&raft.membership, &view.caught_up);
-        Ok(Response::new(v1::StatusReply {
-            header: self.header(),
-            membership: Some(record(&raft.membership)),
-            newest_id: Some(entry(raft.newest_membership_id)),
-            settled_index: raft.settled,
-            settled: raft.settled >= raft.membership_id.index,
-            tolerance: leader_view.as_ref().map(tolerance),
-            view: leader_view.as_ref().map(view),
-            progress: raft.goal.as_ref().map(|goal| self.progress(goal)),
-            peers: raft.peers.iter().map(peer).collect(),
-            member: Some(self.own_status(&status)),
-        }))
+        Ok(Response::new(status_reply(&self.context).await?))
+    }
+
+    async fn overview(
+        &self,
+        request: Request<v1::OverviewRequest>,
+    ) -> Result<Response<v1::OverviewReply>, Status> {
+        self.context.admit(&request, &ClientAction::MembershipStatus).await?;
+        let after = request.into_inner().timeline_after;
+        Ok(Response::new(overview(&self.context, after).await?))
     }
 
     type WatchStream = Pin<Box<dyn Stream<Item = Result<v1::WatchReply, Status>> + Send>>;
@@ -235,7 +186,7 @@ impl Service for MembershipService {
     ) -> Result<Response<Self::WatchStream>, Status> {
         let client = self.context.admit(&request, &ClientAction::MembershipStatus).await?;
         let (sender, receiver) = mpsc::channel(WATCH_REPLIES_MAX);
-        let service = Self::new(self.context.clone(), self.tick);
+        let service = Self::new(self.context.clone());
         tokio::spawn(async move {
             let right = ClientAction::MembershipStatus.required_right();
             let mut watch = service.context.node.watch_membership();
@@ -266,45 +217,6 @@ impl Service for MembershipService {
     }
 }
 
-/// The status of the member that replies, as its node knows it.
-fn own_status(status: &NodeStatus) -> v1::MemberStatus {
-    let raft = &status.raft;
-    let count = |count: usize| count as u64;
-    let votes = raft
-        .votes
-        .iter()
-        .map(|(id, granted)| v1::member_status::Vote { member_id: id.0, granted: *granted });
-    let identity_rejected =
-        status.identity_rejected.as_ref().map(|(by, known)| v1::member_status::IdentityRejected {
-            by: by.0,
-            incarnation: known.incarnation,
-            joined_at: known.joined_at,
-        });
-    v1::MemberStatus {
-        id: raft.id.0,
-        role: role(raft.role).into(),
-        term: raft.term,
-        vote: raft.vote.map_or(0, |id| id.0),
-        log: Some(log(&raft.log)),
-        transfer_to: raft.transfer.map_or(0, |id| id.0),
-        votes: votes.collect(),
-        reads_waiting: count(raft.reads_waiting),
-        open_requests: count(status.open_requests),
-        saves_waiting: count(status.saves_waiting),
-        incarnation: status.incarnation,
-        boots: status.boots,
-        identity_rejected,
-        cluster_version: status.cluster_version.version,
-        downgrading: status.cluster_version.downgrading,
-        supported_version_min: status.supported_versions.min,
-        supported_version_max: status.supported_versions.max,
-        storage_version: status.storage_version,
-        plaintext_listeners: Vec::new(),
-        unverified_listeners: Vec::new(),
-    }
-}
-
-const VIEW_TIMEOUT: Duration = Duration::from_secs(1);
 /// Events queued for a slow client. When the queue is full, the client misses events and gets
 /// the current membership instead.
 const WATCH_REPLIES_MAX: usize = 16;
