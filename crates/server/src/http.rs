@@ -58,6 +58,7 @@ pub(crate) fn metrics_router(state: HttpState) -> Router {
 pub(crate) fn client_router(state: HttpState) -> Router {
     metrics_router(state.clone())
         .merge(Router::new().route("/version", get(version)).with_state(state.clone()))
+        .merge(crate::playground::router(state.clone()))
         .merge(Router::new().route("/debug/vars", get(debug_vars)).with_state(state))
         .fallback(not_found)
 }

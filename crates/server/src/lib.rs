@@ -34,6 +34,7 @@ mod lost_peers;
 mod member_change;
 mod member_details;
 mod metrics;
+mod playground;
 pub mod recover;
 mod request_body;
 mod response_body;
