@@ -263,10 +263,14 @@ fn status_shows_the_remaining_tolerance() {
     let mut processes = start_all(&all);
     let whole = || json(&all, &["status"])["failuresTolerated"] == 1;
     wait_until(whole, "all have caught up");
-    let (table, _) = succeed(&all, &["status"]);
+    let (table, _) = succeed(&all, &["status", "--wide"]);
     for heading in ["ID", "NAME", "ROLE", "TERM", "COMMITTED", "LAG", "ENDPOINT", "ERRORS"] {
         assert!(table.contains(heading), "{table}");
     }
+    let (table, _) = succeed(&all, &["status"]);
+    let mut rows = table.lines().filter(|line| line.starts_with(['+', '|']));
+    assert!(rows.all(|row| row.chars().count() <= 80), "{table}");
+    assert!(table.contains(&format!("| {} ", env!("CARGO_PKG_VERSION"))), "{table}");
     assert_eq!(table.matches("| leader ").count(), 1, "{table}");
     assert_eq!(table.matches("| follower ").count(), 2, "{table}");
     assert!(table.contains("3 voters, quorum 2, live 3: 1 more failure is tolerated"), "{table}");
