@@ -377,3 +377,33 @@ fn leader(members: &[&TestServer]) -> String {
 fn by_name<'a>(members: &[&'a TestServer], name: &str) -> &'a TestServer {
     members.iter().find(|one| one.name == name).unwrap()
 }
+
+/// It tries again for a while, since the members that it asked may lag; the log has the reason
+/// before that.
+#[test]
+fn a_server_that_was_never_added_says_so_at_once() {
+    let directory = TestDirectory::new("changes-never-added");
+    let [a, b] = TestServer::all(&directory, ["a", "b"]);
+    let _first = start_all(&[&a]);
+    let _second = b.start_joining(&[&a, &b]);
+    wait_for_text(&b.log, "cannot join yet: this member was never added to the cluster");
+    let log = fs::read_to_string(&b.log).unwrap();
+    assert!(log.contains(&format!("quorate member add {}", b.pair())), "{log}");
+}
+
+#[test]
+fn a_hangup_signal_begins_and_ends_debug_logging() {
+    let directory = TestDirectory::new("changes-hangup");
+    let [a] = TestServer::all(&directory, ["a"]);
+    let mut processes = start_all(&[&a]);
+    processes[0].signal("HUP");
+    wait_for_text(&a.log, "debug logging begins");
+    let has_debug_lines = || {
+        succeed(&[&a], &["put", "k", "v"]);
+        fs::read_to_string(&a.log).unwrap().contains("\"level\":\"debug\"")
+    };
+    wait_until(has_debug_lines, "requests are logged");
+    processes[0].signal("HUP");
+    wait_for_text(&a.log, "debug logging ends");
+    assert!(processes[0].is_running());
+}
