@@ -11,8 +11,12 @@ use crate::auth_arguments::{AuthSubcommand, RoleCommand, UserCommand};
 use crate::client_tls::TlsArguments;
 use crate::credentials::UserArguments;
 use crate::examples::{
-    ADD_EXAMPLES, FIRST_STEPS, IMPORT_EXAMPLES, PLAN_EXAMPLES, RECOVER_EXAMPLES, REPLACE_EXAMPLES,
-    RESTORE_EXAMPLES, SET_EXAMPLES,
+    ADD_EXAMPLES, DELETE_EXAMPLES, DEMO_EXAMPLES, FIRST_STEPS, GET_EXAMPLES, IMPORT_EXAMPLES,
+    PLAN_EXAMPLES, PUT_EXAMPLES, RECOVER_EXAMPLES, REPLACE_EXAMPLES, RESTORE_EXAMPLES,
+    SET_EXAMPLES, WATCH_EXAMPLES,
+};
+use crate::kv_arguments::{
+    DeleteArguments, GetArguments, LeaseCommand, PutArguments, TxnArguments, WatchArguments,
 };
 
 /// A replicated key-value server with etcd's API and safe membership changes.
@@ -31,6 +35,23 @@ pub(crate) enum CliCommand {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ETCD FLAGS")]
         arguments: Vec<OsString>,
     },
+    /// Write a key.
+    #[command(after_help = PUT_EXAMPLES)]
+    Put(PutArguments),
+    /// Read a key or a range of keys.
+    #[command(after_help = GET_EXAMPLES)]
+    Get(GetArguments),
+    /// Delete a key or a range of keys.
+    #[command(after_help = DELETE_EXAMPLES)]
+    Del(DeleteArguments),
+    /// Print the changes of a key or a range of keys until interrupted.
+    #[command(after_help = WATCH_EXAMPLES)]
+    Watch(WatchArguments),
+    /// Do several operations at once, if conditions hold.
+    Txn(TxnArguments),
+    /// Grant, keep alive, revoke and show leases.
+    #[command(subcommand)]
+    Lease(LeaseCommand),
     /// List, add, promote, replace and remove members.
     #[command(subcommand)]
     Member(MemberCommand),
@@ -48,7 +69,8 @@ pub(crate) enum CliCommand {
     /// Lower the cluster version before members are started with older programs.
     #[command(subcommand)]
     Downgrade(DowngradeCommand),
-    /// Run three members on this machine and replace one of them under load.
+    /// Run three members on this machine and replace the leader under load.
+    #[command(after_help = DEMO_EXAMPLES)]
     Demo(DemoArguments),
     /// Measure throughput and latency of any etcd-compatible server.
     Bench(BenchArguments),
@@ -78,6 +100,12 @@ pub(crate) enum CliCommand {
     /// A member that exits when its standard input is closed, that is with its parent.
     #[command(hide = true, disable_help_flag = true)]
     DemoMember {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
+    /// The same for another program, the first of the arguments.
+    #[command(hide = true, disable_help_flag = true)]
+    DemoProgram {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
@@ -131,6 +159,7 @@ pub(crate) struct OutputArguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WriteOut {
+    #[value(alias = "simple")]
     Table,
     Json,
 }
@@ -252,6 +281,9 @@ pub(crate) struct TargetArguments {
 
 #[derive(Args, Debug)]
 pub(crate) struct StatusArguments {
+    /// Show all columns; the table is then wider than 80 characters.
+    #[arg(long)]
+    pub(crate) wide: bool,
     #[command(flatten)]
     pub(crate) client: ClientArguments,
 }
@@ -271,9 +303,13 @@ pub(crate) struct DemoArguments {
     /// Number of writing clients.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) clients: u32,
-    /// Replace the leader instead of a follower.
+    /// Replace a follower instead of the leader.
     #[arg(long)]
-    pub(crate) leader: bool,
+    pub(crate) follower: bool,
+    /// Run a second cluster of this program, such as `etcd`, through the same procedure at the
+    /// same time, and compare them at the end.
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) beside: Option<PathBuf>,
     /// Encrypt all connections with mutual TLS; the demo makes its own authority.
     #[arg(long)]
     pub(crate) tls: bool,

@@ -10,7 +10,10 @@ use std::time::Duration;
 use quorate_proto::etcdserverpb as etcd;
 use quorate_proto::etcdserverpb::auth_client::AuthClient;
 use quorate_proto::etcdserverpb::cluster_client::ClusterClient;
+use quorate_proto::etcdserverpb::kv_client::KvClient;
+use quorate_proto::etcdserverpb::lease_client::LeaseClient;
 use quorate_proto::etcdserverpb::maintenance_client::MaintenanceClient;
+use quorate_proto::etcdserverpb::watch_client::WatchClient;
 use quorate_proto::quorate::v1 as wire;
 use quorate_proto::quorate::v1::membership_client::MembershipClient;
 use tonic::metadata::AsciiMetadataValue;
@@ -96,6 +99,19 @@ impl Connection {
 
     pub(crate) fn cluster(&self) -> ClusterClient<ClientChannel> {
         ClusterClient::new(self.channel.clone())
+    }
+
+    pub(crate) fn kv(&self) -> KvClient<ClientChannel> {
+        // A server limits its replies itself; etcdctl accepts any size as well.
+        KvClient::new(self.channel.clone()).max_decoding_message_size(usize::MAX)
+    }
+
+    pub(crate) fn lease(&self) -> LeaseClient<ClientChannel> {
+        LeaseClient::new(self.channel.clone())
+    }
+
+    pub(crate) fn watch(&self) -> WatchClient<ClientChannel> {
+        WatchClient::new(self.channel.clone()).max_decoding_message_size(usize::MAX)
     }
 
     pub(crate) fn maintenance(&self) -> MaintenanceClient<ClientChannel> {

@@ -20,6 +20,7 @@ mod goal_request;
 mod goal_wait;
 mod histogram;
 mod ids;
+mod kv_arguments;
 mod leader_finder;
 mod member_lookup;
 mod membership_text;
@@ -27,6 +28,7 @@ mod print;
 mod progress_bar;
 mod snapshot_checksum;
 mod tolerance;
+mod utc_time;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -94,10 +96,17 @@ fn run(command: CliCommand) -> Result<(), CliError> {
     match command {
         CliCommand::Server { arguments } => command::server::run(&arguments),
         CliCommand::DemoMember { arguments } => command::demo_member::run(&arguments),
+        CliCommand::DemoProgram { arguments } => command::demo_member::run_program(&arguments),
         CliCommand::Completions { shell } => command::completions::run(shell),
         CliCommand::Import(arguments) => command::new_cluster::import(&arguments),
         CliCommand::Recover(arguments) => command::recover::run(&arguments),
         CliCommand::Man { directory } => command::man::run(&directory),
+        CliCommand::Put(arguments) => in_runtime(command::kv::put(arguments)),
+        CliCommand::Get(arguments) => in_runtime(command::kv::get(arguments)),
+        CliCommand::Del(arguments) => in_runtime(command::kv::delete(arguments)),
+        CliCommand::Watch(arguments) => in_runtime(command::kv::watch(arguments)),
+        CliCommand::Txn(arguments) => in_runtime(command::kv::txn(arguments)),
+        CliCommand::Lease(arguments) => in_runtime(command::lease::run(arguments)),
         CliCommand::Member(arguments) => in_runtime(command::member::run(arguments)),
         CliCommand::Status(arguments) => in_runtime(command::status::run(arguments)),
         CliCommand::Auth(arguments) => in_runtime(command::auth::run_auth(arguments)),

@@ -39,7 +39,9 @@ impl MemberNames {
         if ids.is_empty() {
             return "none".to_string();
         }
-        ids.iter().map(|id| self.name_or_id(*id)).collect::<Vec<_>>().join(", ")
+        let mut names: Vec<_> = ids.iter().map(|id| self.name_or_id(*id)).collect();
+        names.sort();
+        names.join(", ")
     }
 
     /// `NAME (ID)` separated by commas.

@@ -63,8 +63,13 @@ impl TextTable {
 /// Writes to standard output. If the reader has closed the pipe, the program exits quietly,
 /// unless the command has called [`pipe_closed`].
 pub(crate) fn out(text: &str) {
+    raw(text.as_bytes());
+}
+
+/// The same for bytes, which need not be text.
+pub(crate) fn raw(bytes: &[u8]) {
     let mut stdout = io::stdout().lock();
-    if stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_ok() {
+    if stdout.write_all(bytes).and_then(|()| stdout.flush()).is_ok() {
         return;
     }
     match PIPE_CLOSED.get() {

@@ -263,10 +263,14 @@ fn status_shows_the_remaining_tolerance() {
     let mut processes = start_all(&all);
     let whole = || json(&all, &["status"])["failuresTolerated"] == 1;
     wait_until(whole, "all have caught up");
-    let (table, _) = succeed(&all, &["status"]);
+    let (table, _) = succeed(&all, &["status", "--wide"]);
     for heading in ["ID", "NAME", "ROLE", "TERM", "COMMITTED", "LAG", "ENDPOINT", "ERRORS"] {
         assert!(table.contains(heading), "{table}");
     }
+    let (table, _) = succeed(&all, &["status"]);
+    let mut rows = table.lines().filter(|line| line.starts_with(['+', '|']));
+    assert!(rows.all(|row| row.chars().count() <= 80), "{table}");
+    assert!(table.contains(&format!("| {} ", env!("CARGO_PKG_VERSION"))), "{table}");
     assert_eq!(table.matches("| leader ").count(), 1, "{table}");
     assert_eq!(table.matches("| follower ").count(), 2, "{table}");
     assert!(table.contains("3 voters, quorum 2, live 3: 1 more failure is tolerated"), "{table}");
@@ -372,4 +376,34 @@ fn leader(members: &[&TestServer]) -> String {
 
 fn by_name<'a>(members: &[&'a TestServer], name: &str) -> &'a TestServer {
     members.iter().find(|one| one.name == name).unwrap()
+}
+
+/// It tries again for a while, since the members that it asked may lag; the log has the reason
+/// before that.
+#[test]
+fn a_server_that_was_never_added_says_so_at_once() {
+    let directory = TestDirectory::new("changes-never-added");
+    let [a, b] = TestServer::all(&directory, ["a", "b"]);
+    let _first = start_all(&[&a]);
+    let _second = b.start_joining(&[&a, &b]);
+    wait_for_text(&b.log, "cannot join yet: this member was never added to the cluster");
+    let log = fs::read_to_string(&b.log).unwrap();
+    assert!(log.contains(&format!("quorate member add {}", b.pair())), "{log}");
+}
+
+#[test]
+fn a_hangup_signal_begins_and_ends_debug_logging() {
+    let directory = TestDirectory::new("changes-hangup");
+    let [a] = TestServer::all(&directory, ["a"]);
+    let mut processes = start_all(&[&a]);
+    processes[0].signal("HUP");
+    wait_for_text(&a.log, "debug logging begins");
+    let has_debug_lines = || {
+        succeed(&[&a], &["put", "k", "v"]);
+        fs::read_to_string(&a.log).unwrap().contains("\"level\":\"debug\"")
+    };
+    wait_until(has_debug_lines, "requests are logged");
+    processes[0].signal("HUP");
+    wait_for_text(&a.log, "debug logging ends");
+    assert!(processes[0].is_running());
 }

@@ -40,6 +40,69 @@ fn assert_replaces(directory: &str, flags: &[&str]) {
 }
 
 #[test]
+fn a_follower_is_replaced_on_request() {
+    assert_replaces("demo-follower", &["--follower"]);
+}
+
+/// Another program goes through the same procedure; here it is the same one under another name.
+#[test]
+fn two_clusters_are_compared() {
+    let directory = TestDirectory::new("demo-beside");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("demo-beside-program");
+    let _ = fs::remove_dir_all(&program);
+    fs::create_dir_all(&program).unwrap();
+    // A program named `etcd` takes etcd's flags.
+    let etcd = program.join("etcd");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_quorate"), &etcd).unwrap();
+    let beside = ["--once", "--seconds", "2", "--beside", etcd.to_str().unwrap()];
+    let output = demo(&directory.path, &beside).output().unwrap();
+    let all = output_text(&output);
+    assert!(output.status.success(), "{all}");
+    for part in [
+        "quorate | replacing the leader m",
+        "etcd    | replacing the leader m",
+        "| longest write gap ",
+        "| failed requests          | 0 ",
+        "| steps for the operator   | 2 ",
+        "Throttled: 4 clients, each pauses 10 ms",
+    ] {
+        assert!(all.contains(part), "no '{part}' in {all}");
+    }
+    assert_nothing_left(&directory.path, &all);
+    fs::remove_dir_all(&program).unwrap();
+}
+
+/// The other program does not watch its standard input, and must not outlive the demo either.
+#[test]
+fn the_other_program_ends_when_the_demo_is_killed() {
+    let directory = TestDirectory::new("demo-beside-kill");
+    let script = directory.path.join("sleeper");
+    fs::write(&script, "#!/bin/sh\n[ \"$1\" = --version ] && exit 0\nexec tail -f \"$0\"\n")
+        .unwrap();
+    let mut permissions = fs::metadata(&script).unwrap().permissions();
+    std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o755);
+    fs::set_permissions(&script, permissions).unwrap();
+    let data = directory.path.join("data");
+    fs::create_dir(&data).unwrap();
+    let flags = ["--program", script.to_str().unwrap()];
+    let demo = TestProcess(demo(&data, &flags).stdout(Stdio::null()).spawn().unwrap());
+    let running = || processes_in(&script).iter().filter(|line| line.starts_with("tail ")).count();
+    wait_until(|| running() == 3, "the program runs three times");
+    drop(demo);
+    wait_until(|| processes_in(&directory.path).is_empty(), "all processes exit");
+}
+
+#[test]
+fn a_missing_program_is_reported_before_anything_is_started() {
+    let directory = TestDirectory::new("demo-missing");
+    let output = demo(&directory.path, &["--beside", "no-such-program"]).output().unwrap();
+    let text = output_text(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("cannot run no-such-program"), "{text}");
+    assert_nothing_left(&directory.path, &text);
+}
+
+#[test]
 fn signals_at_any_moment_leave_nothing_behind() {
     for signal in ["INT", "TERM", "HUP"] {
         let directory = TestDirectory::new("demo-start");

@@ -140,6 +140,7 @@ async fn join_cluster(
     let members = config.initial_members();
     check_own(config, &members)?;
     let deadline = Instant::now() + JOIN_TIMEOUT;
+    let mut reported = false;
     loop {
         let inquiry = inquire(config, transport, INQUIRY_TIMEOUT).await;
         let newest = inquiry.residents.iter().max_by_key(|resident| resident.membership.id);
@@ -154,8 +155,32 @@ async fn join_cluster(
         if Instant::now() >= deadline {
             return Err(error);
         }
+        if !reported {
+            reported = true;
+            let seconds = JOIN_TIMEOUT.as_secs();
+            let advice = newest.and_then(|resident| not_added(config, resident));
+            let advice = advice.unwrap_or_default();
+            tracing::warn!("cannot join yet: {advice}{error}; trying again for {seconds} s");
+        }
         tokio::time::sleep(INQUIRY_INTERVAL).await;
     }
+}
+
+/// What to do if the cluster does not know the addresses of this member.
+fn not_added(config: &ServerConfig, resident: &HostedMember) -> Option<String> {
+    let membership = &resident.membership.membership;
+    let own: Vec<_> = config.initial_advertise_peer_urls.iter().map(Url::to_string).collect();
+    let is_own =
+        |id| MemberDetails::of(membership, id).peer_urls.iter().any(|url| own.contains(url));
+    let is_known = membership.members().iter().any(is_own);
+    (!is_known).then(|| {
+        format!(
+            "this member was never added to the cluster, or was removed. Add it first with \
+             'quorate member add {}={}', and start it with the variables that this prints. ",
+            config.name,
+            own.join(",")
+        )
+    })
 }
 
 fn find_own(
@@ -308,7 +333,8 @@ impl fmt::Display for BootstrapError {
             Self::UnequalClusters { reason, given, known } => {
                 write!(
                     f,
-                    "error validating peerURLs: {reason}; given {given}; the cluster has {known}"
+                    "error validating peerURLs: {reason}; given {given}; the cluster has {known}; \
+                     a new member is added with 'quorate member add' before it starts"
                 )
             }
             Self::UnsupportedVersion(why) => write!(f, "cannot join: {why}"),

@@ -58,7 +58,9 @@ pub(crate) fn metrics_router(state: HttpState) -> Router {
 /// Everything on the client port that is not one of our gRPC services, with the console or without.
 pub(crate) fn client_router(state: HttpState, has_console: bool) -> Router {
     let own = Router::new().route("/version", get(version)).route("/debug/vars", get(debug_vars));
-    let router = metrics_router(state.clone()).merge(own.with_state(state.clone()));
+    let router = metrics_router(state.clone())
+        .merge(own.with_state(state.clone()))
+        .merge(crate::playground::router(state.clone()));
     let router = if has_console { router.merge(console_router(state)) } else { router };
     router.fallback(not_found)
 }

@@ -37,6 +37,7 @@ mod member_details;
 mod message_scan;
 mod metrics;
 mod overview;
+mod playground;
 pub mod recover;
 mod request_body;
 mod request_budget;

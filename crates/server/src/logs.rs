@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::fs::File;
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
@@ -28,6 +29,17 @@ pub fn start(level: &str, format: LogFormat, outputs: &[LogOutput]) -> io::Resul
     // Fails if a subscriber is set already, which then stays.
     let _ = tracing::subscriber::set_global_default(subscriber);
     Ok(())
+}
+
+/// Debug lines are written as well, whatever the level of the flags is.
+static DEBUG_TOO: AtomicBool = AtomicBool::new(false);
+
+/// Begins to write debug lines, or ends it. Returns whether they are written now.
+pub(crate) fn toggle_debug() -> bool {
+    let debug = !DEBUG_TOO.fetch_xor(true, Ordering::Relaxed);
+    // Which lines are written was decided when the process began.
+    tracing::callsite::rebuild_interest_cache();
+    debug
 }
 
 struct LogLines {
@@ -72,7 +84,11 @@ impl LogWriter {
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LogLines {
     fn enabled(&self, metadata: &tracing::Metadata<'_>, _: Context<'_, S>) -> bool {
         // A warning needs the fields of the span that it is in, whatever the level of that is.
-        let level = if metadata.is_span() { self.level.max(Level::INFO) } else { self.level };
+        let level = match DEBUG_TOO.load(Ordering::Relaxed) {
+            true => self.level.max(Level::DEBUG),
+            false => self.level,
+        };
+        let level = if metadata.is_span() { level.max(Level::INFO) } else { level };
         // Events of third-party libraries are left out.
         *metadata.level() <= level && metadata.target().starts_with("quorate")
     }

@@ -8,24 +8,35 @@ use quorate_core::status::{Flow, PeerStatus};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep, timeout};
 
-/// The signals that ask the process to stop.
+use crate::logs;
+
+/// The signals that ask the process to stop; and SIGHUP, which does not.
 pub(crate) struct ShutdownSignals {
     terminate: Signal,
     interrupt: Signal,
+    hang_up: Signal,
 }
 
 impl ShutdownSignals {
     /// From now on these signals no longer end the process by themselves.
     pub(crate) fn listen() -> io::Result<Self> {
         let (terminate, interrupt) = (SignalKind::terminate(), SignalKind::interrupt());
-        Ok(Self { terminate: signal(terminate)?, interrupt: signal(interrupt)? })
+        let hang_up = signal(SignalKind::hangup())?;
+        Ok(Self { terminate: signal(terminate)?, interrupt: signal(interrupt)?, hang_up })
     }
 
-    /// Waits for the next signal and returns its name.
+    /// Waits for the next signal that asks to stop, and returns its name. SIGHUP begins and
+    /// ends debug logging; certificates need no signal, they are read again by themselves.
     pub(crate) async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "terminated",
-            _ = self.interrupt.recv() => "interrupt",
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return "terminated",
+                _ = self.interrupt.recv() => return "interrupt",
+                _ = self.hang_up.recv() => match logs::toggle_debug() {
+                    true => tracing::info!("received SIGHUP: debug logging begins"),
+                    false => tracing::info!("received SIGHUP: debug logging ends"),
+                },
+            }
         }
     }
 }

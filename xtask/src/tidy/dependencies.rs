@@ -14,6 +14,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     // Only the feature `machine` of kv needs `quorate`, for the trait that it implements.
     ("crates/kv", &["quorate-storage", "quorate"]),
     ("crates/sim", &["quorate-core", "quorate-storage", "quorate", "quorate-kv"]),
+    ("crates/playground", &["quorate-sim"]),
     ("crates/bench", &["quorate", "quorate-core", "quorate-kv", "quorate-storage"]),
     (
         "crates/server",

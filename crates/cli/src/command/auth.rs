@@ -4,13 +4,13 @@ use quorate_proto::authpb;
 use quorate_proto::authpb::permission::Type as PermissionType;
 use quorate_proto::etcdserverpb as etcd;
 use serde_json::json;
-use tonic::Status;
 
 use crate::arguments::{ClientArguments, WriteOut};
 use crate::auth_arguments::{
     AuthSubcommand, NamedRole, NamedUser, PermissionArgument, RoleCommand, UserAndRole, UserCommand,
 };
-use crate::client::{Connection, connect};
+use crate::client::connect;
+use crate::command::kv::failure;
 use crate::credentials::{SecretText, prompt};
 use crate::error::CliError;
 use crate::print;
@@ -283,8 +283,4 @@ fn done(client: &ClientArguments, text: &str) {
         WriteOut::Table => print::line(text),
         WriteOut::Json => print::json(&json!({ "done": text })),
     }
-}
-
-fn failure<'c>(context: &'c str, connection: &'c Connection) -> impl Fn(Status) -> CliError + 'c {
-    move |status| CliError::from_status(context, &connection.endpoint, &status)
 }

@@ -6,6 +6,8 @@ pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod demo_member;
 pub(crate) mod downgrade;
+pub(crate) mod kv;
+pub(crate) mod lease;
 pub(crate) mod man;
 pub(crate) mod member;
 pub(crate) mod new_cluster;

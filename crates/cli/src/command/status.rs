@@ -49,7 +49,14 @@ pub(crate) async fn run(arguments: StatusArguments) -> Result<(), CliError> {
         report.member.name = names.known(report.member.id).unwrap_or_default();
     }
     match arguments.client.write_out {
-        WriteOut::Table => print_table(&reports, leader_status.as_ref(), &names),
+        WriteOut::Table => {
+            let table = match arguments.wide {
+                true => wide_table(&reports, leader_status.as_ref()),
+                false => narrow_table(&reports, leader_status.as_ref()),
+            };
+            print::out(&table);
+            print_summary(&reports, leader_status.as_ref(), &names);
+        }
         WriteOut::Json => print::json(&as_json(&reports, leader_status.as_ref(), &names)),
     }
     let counted = count(&reports);
@@ -228,11 +235,32 @@ fn lag(
     matched.max(applied).map(|index| furthest.saturating_sub(index))
 }
 
-fn print_table(
-    reports: &[MemberReport],
-    leader_status: Option<&wire::StatusReply>,
-    names: &MemberNames,
-) {
+/// Fits into 80 columns with names of up to 9 characters. Errors are below it.
+fn narrow_table(reports: &[MemberReport], leader_status: Option<&wire::StatusReply>) -> String {
+    let headings = ["ID", "NAME", "ROLE", "INDEX", "LAG", "DB SIZE", "VERSION"];
+    let mut table = TextTable::new(&headings);
+    for report in reports {
+        let status = report.reply.as_ref().ok();
+        let cell =
+            |text: &dyn Fn(&etcd::StatusResponse) -> String| status.map_or(String::new(), text);
+        let etcd_version = cell(&|status| format!("etcd {}", status.version));
+        table.row([
+            hex_id(report.member.id),
+            report.member.name.clone(),
+            role(report).to_string(),
+            cell(&|status| status.raft_index.to_string()),
+            lag(report, reports, leader_status).map_or(String::new(), |lag| lag.to_string()),
+            cell(&|status| bytes(status.db_size.max(0) as u64)),
+            report.version.clone().unwrap_or(etcd_version),
+        ]);
+    }
+    let with_errors = reports.iter().filter(|report| !errors(report).is_empty());
+    let lines =
+        with_errors.map(|report| format!("{}: {}\n", label(&report.member), errors(report)));
+    table.text() + &lines.collect::<String>()
+}
+
+fn wide_table(reports: &[MemberReport], leader_status: Option<&wire::StatusReply>) -> String {
     let headings = [
         "ID",
         "NAME",
@@ -267,7 +295,15 @@ fn print_table(
             errors(report),
         ]);
     }
-    print::out(&table.text());
+    table.text()
+}
+
+/// What the table means: the tolerance, the change in progress, and open listeners.
+fn print_summary(
+    reports: &[MemberReport],
+    leader_status: Option<&wire::StatusReply>,
+    names: &MemberNames,
+) {
     for text in summary(reports, leader_status, names) {
         print::line(&text);
     }
@@ -443,6 +479,25 @@ mod tests {
             lines,
             ["3 voters, quorum 2, live 2: no further failure is tolerated right now"]
         );
+    }
+
+    #[test]
+    fn the_table_fits_into_80_columns() {
+        let mut reports = [
+            member(u64::MAX, false, Ok((u64::MAX, 9_999_999, 9_999_999))),
+            member(2, false, Ok((u64::MAX, 9_999_999, 0))),
+            member(3, false, Err("cannot connect")),
+        ];
+        for report in &mut reports {
+            report.member.name = "infra-one".to_string();
+            report.version = Some("10.10.10".to_string());
+        }
+        let table = narrow_table(&reports, None);
+        let rows = table.lines().filter(|line| line.starts_with(['+', '|']));
+        for line in rows {
+            assert!(line.chars().count() <= 80, "{table}");
+        }
+        assert!(table.contains("infra-one (0000000000000003): cannot connect"), "{table}");
     }
 
     #[test]

@@ -29,8 +29,11 @@ use quorate_core::{Boot, Envelope, MemberId, Output, Raft, Save};
 
 pub use entries::logs_match;
 pub use history::ClusterHistory;
+#[cfg(feature = "whole")]
 pub(crate) use history::{commit_is_on_quorum, settled_is_known};
-pub(crate) use member::{DiskRecord, MemberRecord, RaisedCommit};
+pub(crate) use member::DiskRecord;
+#[cfg(feature = "whole")]
+pub(crate) use member::{MemberRecord, RaisedCommit};
 pub use quorums::{has_quorum, quorums_meet};
 pub(crate) use tracker::Invariants;
 pub use view::MemberView;

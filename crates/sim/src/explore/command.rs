@@ -206,10 +206,16 @@ fn finish(options: &ExploreOptions, shared: &ExploreThreads, began: Instant) -> 
     let mut failures = shared.failures.lock().unwrap_or_else(PoisonError::into_inner).clone();
     failures.sort();
     let seconds = began.elapsed().as_secs_f64();
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K"); // The line of progress.
+    }
     say!("{report}");
     say!("events/s         {:.0} in {seconds:.0} s", report.events as f64 / seconds.max(0.001));
     say!("violations       {}", failures.len());
-    let Some((seed, _)) = failures.first() else { return ExitCode::SUCCESS };
+    let Some((seed, _)) = failures.first() else {
+        say!("\n{}", verdict(report.schedules, failures.len()));
+        return ExitCode::SUCCESS;
+    };
     for (seed, violation) in &failures {
         say!("  seed {seed}: {violation}");
     }
@@ -221,12 +227,35 @@ fn finish(options: &ExploreOptions, shared: &ExploreThreads, began: Instant) -> 
         let outcome = run(&replay.setting, &replay.actions);
         shorten(&replay, &outcome);
     }
+    say!("\n{}", verdict(report.schedules, failures.len()));
     ExitCode::FAILURE
+}
+
+/// What the numbers mean, in one sentence.
+fn verdict(schedules: u64, failures: usize) -> String {
+    match (schedules, failures) {
+        (0, _) => "Verdict: no simulation ended in this time; give it more seconds.".to_owned(),
+        (_, 0) => format!(
+            "Verdict: passed. In {schedules} simulated clusters with faults no rule was broken, \
+             and each one recovered when the faults ended."
+        ),
+        _ => format!(
+            "Verdict: FAILED. {failures} of {schedules} simulated clusters broke a rule; replay \
+             one with the command above."
+        ),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_verdict_is_one_sentence() {
+        assert!(verdict(7, 0).starts_with("Verdict: passed. In 7 simulated clusters"));
+        assert!(verdict(7, 2).starts_with("Verdict: FAILED. 2 of 7 simulated clusters"));
+        assert!(verdict(0, 0).contains("no simulation ended"));
+    }
 
     #[test]
     fn arguments_are_understood_or_refused() {

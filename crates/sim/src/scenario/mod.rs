@@ -16,12 +16,14 @@ mod network;
 mod notation;
 mod page;
 mod play;
+mod playback;
 mod requests;
 mod runner;
 mod script;
 mod setting;
 mod setup;
 mod show;
+#[cfg(feature = "whole")]
 pub(crate) mod stage;
 mod story;
 mod variables;
@@ -32,13 +34,17 @@ use std::io::{IsTerminal, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+pub use playback::{
+    ClusterPicture, EntryPicture, MemberPicture, MessagePicture, Playback, PlayedLine,
+};
 pub use runner::{StoryResult, check, find};
 pub use script::{Complaint, ComplaintKind, Script};
 use show::Colours;
-pub use story::Plays;
 use story::Story;
+pub use story::{Plays, StoryError};
 
 /// Whether a text is a valid story. For the fuzz targets.
+#[cfg(feature = "whole")]
 pub(crate) fn is_story(text: &str) -> bool {
     Story::parse(text).is_ok()
 }
@@ -103,6 +109,7 @@ fn show_all(files: &[PathBuf], nth: usize) -> ExitCode {
     let plain = std::env::var_os("NO_COLOR").is_some() || !stdout().is_terminal();
     let colours = if plain { Colours::Off } else { Colours::On };
     let mut failed = false;
+    say!("{}", show::notation(colours));
     for path in files {
         match render(path, nth, colours) {
             Ok(text) => say!("{text}"),

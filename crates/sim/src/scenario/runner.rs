@@ -98,7 +98,7 @@ fn perform_block(
 }
 
 /// Plays one line. When it was the last that set the stage, the members are shown.
-fn perform_line(
+pub(super) fn perform_line(
     world: &mut StoryWorld,
     line: &StoryLine,
     next: Option<&StoryCommand>,
@@ -115,11 +115,13 @@ fn perform_line(
 }
 
 /// Plays a story for what it leads to, not for what it prints.
+#[cfg(feature = "whole")]
 pub(super) fn play_through(world: &mut StoryWorld, story: &Story) -> Result<(), StoryError> {
     story.blocks.iter().try_for_each(|block| perform_block(world, block, 0, &mut Vec::new()))
 }
 
 /// The story with the transcript of this performance, and how it failed, if it did.
+#[cfg(feature = "whole")]
 pub(super) fn transcribe(story: &Story, activation: Activation) -> (String, Option<String>) {
     let performance = perform(story, activation);
     let text = story.rewritten(&performance.transcripts(), &[]);

@@ -24,6 +24,26 @@ impl Colours {
     }
 }
 
+/// How to read what follows.
+pub(super) fn notation(colours: Colours) -> String {
+    let lines = [
+        ("m1", "a member"),
+        ("2.3", "the entry of term 2 at index 3; 2.3\"x\" has a command, 2.3[v4] a change"),
+        ("v4 l4 r4", "make m4 a voter, make it a learner, remove it"),
+        ("(1 2 3)", "members in order; (1 2)&&(2 3) is a joint, the incoming majority first"),
+        ("m1 -> m2 Vote", "a message; (lost) it does not arrive, (held) it waits"),
+        ("a => b", "m1 changes its role from a to b"),
+        ("commit=3", "entries up to index 3 are committed; settled: enough members know it"),
+        ("> command", "what the story does; \u{2713} a claim of the story that holds"),
+    ];
+    let mut text = colours.paint("1", "Notation (all of it: docs/scenarios.md)");
+    for (sign, meaning) in lines {
+        let _ = write!(text, "\n  {} {meaning}", colours.paint("36", &format!("{sign:14}")));
+    }
+    text.push('\n');
+    text
+}
+
 /// The whole story as text.
 pub(super) fn render(
     story: &Story,

@@ -63,9 +63,9 @@ pub(super) struct StoryLine {
 
 /// A line that cannot be understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct StoryError {
-    pub(super) line: usize,
-    pub(super) why: String,
+pub struct StoryError {
+    pub line: usize,
+    pub why: String,
 }
 
 impl Story {

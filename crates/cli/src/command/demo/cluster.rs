@@ -9,8 +9,6 @@ use std::time::{Duration, Instant};
 use tokio::process::{Child, Command};
 
 use super::certificates::DemoCertificates;
-use super::directory::DemoDirectory;
-use crate::arguments::DemoArguments;
 use crate::client::{self, Connection};
 use crate::client_tls::ClientTls;
 use crate::error::CliError;
@@ -23,6 +21,8 @@ const DIAL_TIMEOUT: Duration = Duration::from_millis(500);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Lines of a member's log that are shown when it fails to start.
 const LOG_LINES: usize = 12;
+/// Another program is killed by the process that watches it, which takes a moment.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) struct DemoCluster {
     directory: PathBuf,
@@ -41,21 +41,20 @@ struct MemberPorts {
 }
 
 impl DemoCluster {
+    /// Creates the directory if it does not exist.
     pub(super) fn new(
-        directory: &DemoDirectory,
-        arguments: &DemoArguments,
+        directory: PathBuf,
+        program: Option<PathBuf>,
+        tls: bool,
     ) -> Result<Self, CliError> {
-        let certificates = match arguments.tls {
-            true => Some(DemoCertificates::create(directory.path(), MEMBERS)?),
+        let created = fs::create_dir_all(&directory);
+        created.map_err(|error| CliError::with_cause("cannot create a directory", &error))?;
+        let certificates = match tls {
+            true => Some(DemoCertificates::create(&directory, MEMBERS)?),
             false => None,
         };
-        Ok(Self {
-            directory: directory.path().to_path_buf(),
-            program: arguments.program.clone(),
-            certificates,
-            ports: free_ports()?,
-            children: (0..MEMBERS).map(|_| None).collect(),
-        })
+        let children = (0..MEMBERS).map(|_| None).collect();
+        Ok(Self { directory, program, certificates, ports: free_ports()?, children })
     }
 
     pub(super) fn directory(&self) -> &Path {
@@ -116,9 +115,10 @@ impl DemoCluster {
         let errors = log.try_clone();
         let errors =
             errors.map_err(|error| CliError::with_cause("cannot share a log file", &error))?;
-        let mut command = match &self.program {
-            Some(program) => Command::new(program),
-            None => own_program()?,
+        let mut command = own_program()?;
+        match &self.program {
+            Some(program) => command.arg("demo-program").arg(program),
+            None => command.arg("demo-member"),
         };
         command
             .args(self.arguments(number, cluster, state))
@@ -128,7 +128,8 @@ impl DemoCluster {
             .stderr(errors)
             // Ctrl-C reaches only the demo, which then stops the members.
             .process_group(0)
-            .kill_on_drop(true);
+            // Another program is killed by the process that watches it, when the pipe is closed.
+            .kill_on_drop(self.program.is_none());
         let child = command.spawn();
         let child = child
             .map_err(|error| CliError::with_cause(&format!("cannot start m{number}"), &error))?;
@@ -203,6 +204,10 @@ impl DemoCluster {
     /// Stops a member and waits for its exit. False if that failed.
     pub(super) async fn stop(&mut self, number: usize) -> bool {
         let Some(mut child) = self.children[number - 1].take() else { return true };
+        if self.program.is_some() {
+            drop(child.stdin.take());
+            return tokio::time::timeout(STOP_TIMEOUT, child.wait()).await.is_ok();
+        }
         child.kill().await.is_ok()
     }
 
@@ -220,9 +225,7 @@ fn own_program() -> Result<Command, CliError> {
     let program = std::env::current_exe();
     let program =
         program.map_err(|error| CliError::with_cause("cannot find this program", &error))?;
-    let mut command = Command::new(program);
-    command.arg("demo-member");
-    Ok(command)
+    Ok(Command::new(program))
 }
 
 fn free_ports() -> Result<Vec<MemberPorts>, CliError> {

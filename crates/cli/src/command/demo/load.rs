@@ -18,7 +18,7 @@ use crate::gaps::Gaps;
 use crate::histogram::LatencyHistogram;
 
 /// Each client pauses between its writes, so that the load is light.
-const WRITE_INTERVAL: Duration = Duration::from_millis(10);
+pub(super) const WRITE_INTERVAL: Duration = Duration::from_millis(10);
 const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Number of keys of each client.
@@ -95,6 +95,11 @@ impl DemoLoad {
         let mut results = self.stats.results.lock().unwrap_or_else(PoisonError::into_inner);
         let recent = std::mem::replace(&mut results.recent, LatencyHistogram::new());
         (recent, results.errors.values().sum())
+    }
+
+    /// The longest time without a successful write so far.
+    pub(super) fn longest_gap(&self) -> Duration {
+        self.stats.gaps.longest(Instant::now())
     }
 
     /// Stops the clients and reads all keys back.

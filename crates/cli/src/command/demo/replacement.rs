@@ -11,7 +11,7 @@ use quorate_proto::quorate::v1::membership_event::Event;
 use tonic::{Code, Status};
 
 use super::cluster::DemoCluster;
-use super::view::LiveView;
+use super::column::Column;
 use crate::client::Connection;
 use crate::command::member::replacement;
 use crate::error::{CliError, status_text};
@@ -41,37 +41,43 @@ pub(super) async fn choose(cluster: &DemoCluster, leader: bool) -> Result<usize,
 
 pub(super) async fn run(
     cluster: &mut DemoCluster,
-    view: &LiveView,
+    column: &Column,
     old: usize,
+    is_leader: bool,
 ) -> Result<(), CliError> {
     // Not through the member to remove: it may stop before it can report the end.
     let connection = cluster.connect(if old == 1 { 2 } else { 1 }).await?;
     let list = connection.members().await?;
     let old_id = find(&list, &format!("m{old}"))?.id;
     let started = Instant::now();
-    view.print(&format!("replacing m{old} with m{NEW}"));
+    let role = if is_leader { "the leader " } else { "" };
+    column.log(&format!("replacing {role}m{old} with m{NEW}"));
     let new = new_member(&format!("m{NEW}={}", cluster.peer_url(NEW)))?;
     let request = wire::SetGoalRequest {
         target: Some(replacement(&list, old_id, new)),
         wait: false,
         expected: None,
     };
-    match connection.membership().set_goal(connection.request(request)).await {
+    let end = match connection.membership().set_goal(connection.request(request)).await {
         Ok(reply) => {
+            column.operator_step(&format!("quorate member replace m{old} m{NEW}=..."));
             let goal = reply.into_inner().goal_id.unwrap_or_default();
+            column.operator_step(&format!("start m{NEW}"));
             start_new_member(cluster, &connection).await?;
-            wait_for_goal(cluster, view, &connection, goal).await?;
+            wait_for_goal(cluster, column, &connection, goal).await?;
+            "settled"
         }
         Err(status) if status.code() == Code::Unimplemented => {
-            replace_with_etcd_calls(cluster, view, &connection, old_id).await?;
+            replace_with_etcd_calls(cluster, column, &connection, (old, old_id)).await?;
+            "done"
         }
         Err(status) => {
             let context = "cannot replace the member";
             return Err(CliError::from_status(context, &connection.endpoint, &status));
         }
-    }
+    };
     let took = started.elapsed().as_secs_f64();
-    view.print(&format!("m{NEW} has replaced m{old}: settled after {took:.1} s"));
+    column.log(&format!("m{NEW} has replaced m{old}: {end} after {took:.1} s"));
     Ok(())
 }
 
@@ -107,13 +113,13 @@ fn initial_cluster(list: &[etcd::Member], new_url: &str) -> String {
 
 async fn wait_for_goal(
     cluster: &mut DemoCluster,
-    view: &LiveView,
+    column: &Column,
     connection: &Connection,
     goal: wire::EntryId,
 ) -> Result<(), CliError> {
     let wait = GoalWait { timeout: REPLACE_TIMEOUT, progress: None };
     let mut ended = std::pin::pin!(wait.run(connection, goal));
-    let mut printing = std::pin::pin!(print_memberships(view, connection));
+    let mut printing = std::pin::pin!(print_memberships(column, connection));
     loop {
         tokio::select! {
             biased;
@@ -125,7 +131,7 @@ async fn wait_for_goal(
 }
 
 /// Prints the active membership each time it changes. Ends only with an error.
-async fn print_memberships(view: &LiveView, connection: &Connection) -> Result<(), CliError> {
+async fn print_memberships(column: &Column, connection: &Connection) -> Result<(), CliError> {
     let failed = |status| {
         CliError::from_status("cannot watch the membership", &connection.endpoint, &status)
     };
@@ -137,7 +143,7 @@ async fn print_memberships(view: &LiveView, connection: &Connection) -> Result<(
             Some(Event::Current(now)) => names.learn(now.membership.as_ref()),
             Some(Event::Active(record)) => {
                 names.learn(Some(&record));
-                view.print(&format!("  active membership: {}", names.membership(&record)));
+                column.log(&format!("  active membership: {}", names.membership(&record)));
             }
             _ => {}
         }
@@ -147,40 +153,58 @@ async fn print_memberships(view: &LiveView, connection: &Connection) -> Result<(
 
 async fn replace_with_etcd_calls(
     cluster: &mut DemoCluster,
-    view: &LiveView,
+    column: &Column,
     connection: &Connection,
-    old_id: u64,
+    (old, old_id): (usize, u64),
 ) -> Result<(), CliError> {
     let add = etcd::MemberAddRequest { peer_urls: vec![cluster.peer_url(NEW)], is_learner: true };
     let added = until_ready("cannot add the member", async || {
         connection.cluster().member_add(connection.request(add.clone())).await
     });
-    let new_id = added.await?.into_inner().member.map_or(0, |member| member.id);
-    view.print(&format!("  m{NEW} is added as a learner"));
+    let (added, tries) = added.await?;
+    let new_id = added.into_inner().member.map_or(0, |member| member.id);
+    let step = format!("etcdctl member add m{NEW} --learner --peer-urls ...");
+    column.operator_step(&with_tries(step, tries));
+    column.log(&format!("  m{NEW} is added as a learner"));
+    column.operator_step(&format!("start m{NEW} with the printed variables"));
     start_new_member(cluster, connection).await?;
     let promote = etcd::MemberPromoteRequest { id: new_id };
     let promoted = until_ready("cannot promote the member", async || {
         connection.cluster().member_promote(connection.request(promote)).await
     });
-    promoted.await?;
-    view.print(&format!("  m{NEW} has caught up and is a voter"));
+    let (_, tries) = promoted.await?;
+    let step = format!("etcdctl member promote {new_id:x}");
+    column.operator_step(&with_tries(step, tries));
+    column.log(&format!("  m{NEW} has caught up and is a voter"));
     let remove = etcd::MemberRemoveRequest { id: old_id };
     let removed = until_ready("cannot remove the member", async || {
         connection.cluster().member_remove(connection.request(remove)).await
     });
-    removed.await.map(|_| ())
+    let (_, tries) = removed.await?;
+    let step = format!("etcdctl member remove {old_id:x}");
+    column.operator_step(&with_tries(step, tries));
+    column.log(&format!("  m{old} is removed"));
+    Ok(())
+}
+
+/// The server refused the call until its condition held, so the operator has to repeat it.
+fn with_tries(step: String, tries: u32) -> String {
+    if tries > 1 { format!("{step}, repeated until accepted") } else { step }
 }
 
 /// Repeats a call that etcd refuses until its condition holds: members must have been connected
 /// for some seconds, and a learner must be in sync. Quorate's servers wait by themselves.
+/// Returns how many calls it took.
 async fn until_ready<T>(
     context: &str,
     mut call: impl AsyncFnMut() -> Result<T, Status>,
-) -> Result<T, CliError> {
+) -> Result<(T, u32), CliError> {
     let started = Instant::now();
+    let mut calls = 0;
     loop {
+        calls += 1;
         match call().await {
-            Ok(reply) => return Ok(reply),
+            Ok(reply) => return Ok((reply, calls)),
             Err(status) if is_not_ready(&status) && started.elapsed() < REPLACE_TIMEOUT => {
                 tokio::time::sleep(POLL_INTERVAL).await;
             }

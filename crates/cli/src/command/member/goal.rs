@@ -1,5 +1,7 @@
 //! `quorate member replace`, `set`, `plan` and `cancel`: membership changes with a goal.
 
+use std::collections::BTreeSet;
+
 use quorate_proto::etcdserverpb as etcd;
 use quorate_proto::quorate::v1 as wire;
 use serde_json::json;
@@ -199,7 +201,14 @@ fn plan_table(names: &MemberNames, plan: &wire::PlanReply) -> String {
         "LOSSES THAT STOP ELECTIONS",
     ]);
     if let Some(from) = &plan.from {
-        table.row(["0".to_string(), "(current)".to_string(), names.membership(from)]);
+        let losses = names.losses(&stopping_losses(from));
+        table.row([
+            "0".to_string(),
+            "(current)".to_string(),
+            names.membership(from),
+            losses.clone(),
+            losses,
+        ]);
     }
     for (number, planned) in plan.steps.iter().enumerate() {
         table.row([
@@ -211,6 +220,26 @@ fn plan_table(names: &MemberNames, plan: &wire::PlanReply) -> String {
         ]);
     }
     table.text()
+}
+
+/// The smallest losses, of one or two members, after which this membership has no quorum: for
+/// the steps of a plan the server reports them.
+fn stopping_losses(record: &wire::MembershipRecord) -> Vec<wire::MemberIds> {
+    let stops = |lost: &[u64]| {
+        record.majorities.iter().any(|majority| {
+            let left = majority.voters.iter().filter(|id| !lost.contains(id)).count();
+            left < majority.quorum as usize
+        })
+    };
+    let voters = record.majorities.iter().flat_map(|majority| majority.voters.iter().copied());
+    let voters: BTreeSet<u64> = voters.collect();
+    let (single, others): (Vec<u64>, Vec<u64>) = voters.iter().partition(|id| stops(&[**id]));
+    let mut losses: Vec<Vec<u64>> = single.into_iter().map(|id| vec![id]).collect();
+    for (at, first) in others.iter().enumerate() {
+        let pairs = others[at + 1..].iter().map(|second| vec![*first, *second]);
+        losses.extend(pairs.filter(|pair| stops(pair)));
+    }
+    losses.into_iter().map(|ids| wire::MemberIds { ids }).collect()
 }
 
 fn plan_json(names: &MemberNames, plan: &wire::PlanReply) -> serde_json::Value {
@@ -261,6 +290,20 @@ mod tests {
     }
 
     #[test]
+    fn losses_of_a_joint_are_those_of_either_majority() {
+        let majority = |voters: &[u64]| wire::Majority {
+            voters: voters.to_vec(),
+            quorum: voters.len() as u32 / 2 + 1,
+        };
+        let record = wire::MembershipRecord {
+            majorities: vec![majority(&[1]), majority(&[1, 2, 3])],
+            ..Default::default()
+        };
+        let losses: Vec<_> = stopping_losses(&record).into_iter().map(|loss| loss.ids).collect();
+        assert_eq!(losses, [vec![1], vec![2, 3]]);
+    }
+
+    #[test]
     fn a_plan_shows_each_step_and_its_risks() {
         let step = wire::Step {
             text: String::new(),
@@ -276,7 +319,8 @@ mod tests {
             stops_commits: vec![wire::MemberIds { ids: vec![1, 2] }],
             stops_elections: Vec::new(),
         };
-        let plan = wire::PlanReply { steps: vec![planned], ..Default::default() };
+        let from = planned.membership.clone();
+        let plan = wire::PlanReply { steps: vec![planned], from, ..Default::default() };
         let mut names = MemberNames::default();
         names.learn_members(&[1, 2, 3].map(|id| wire::Member {
             id,
@@ -284,7 +328,10 @@ mod tests {
             ..Default::default()
         }));
         let text = plan_table(&names, &plan);
-        assert!(text.contains("| 1 | settle | {m1 m2 m3}   | m1+m2 "), "{text}");
+        let losses = "m1+m2; m1+m3; m2+m3";
+        let current = format!("| 0 | (current) | {{m1 m2 m3}}   | {losses}      | {losses} ");
+        assert!(text.contains(&current), "{text}");
+        assert!(text.contains("| 1 | settle    | {m1 m2 m3}   | m1+m2 "), "{text}");
         let json = plan_json(&names, &plan);
         assert_eq!(
             json["steps"][0]["stopsCommits"],

@@ -2,7 +2,7 @@
 //!
 //! Only the leader reports the steps of a goal and its end, so the watch follows the leader.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use quorate_proto::quorate::v1 as wire;
 use quorate_proto::quorate::v1::membership_event::Event;
@@ -16,6 +16,7 @@ use crate::ids::hex_ids;
 use crate::leader_finder::LeaderFinder;
 use crate::membership_text::MemberNames;
 use crate::print;
+use crate::utc_time::utc_time;
 
 /// The watch ends with an error when no member has answered for this long.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -101,9 +102,11 @@ impl MembershipPrinter {
     }
 
     fn print(&self, event: &Event) {
+        // When this command learned of it; the event itself has no time.
+        let time = utc_time(SystemTime::now());
         match self.write_out {
-            WriteOut::Table => print::line(&self.names.event(event)),
-            WriteOut::Json => print::json(&as_json(&self.names, event)),
+            WriteOut::Table => print::line(&format!("{time} {}", self.names.event(event))),
+            WriteOut::Json => print::json(&as_json(&self.names, event, &time)),
         }
     }
 }
@@ -116,7 +119,7 @@ fn record(event: &Event) -> Option<&wire::MembershipRecord> {
     }
 }
 
-fn as_json(names: &MemberNames, event: &Event) -> serde_json::Value {
+fn as_json(names: &MemberNames, event: &Event, time: &str) -> serde_json::Value {
     let kind = match event {
         Event::Current(_) => "current",
         Event::Committed(_) => "committed",
@@ -128,6 +131,7 @@ fn as_json(names: &MemberNames, event: &Event) -> serde_json::Value {
     let majorities = record(event)
         .map(|record| record.majorities.iter().map(|one| hex_ids(&one.voters)).collect::<Vec<_>>());
     json!({
+        "time": time,
         "event": kind,
         "text": names.event(event),
         "majorities": majorities,
