@@ -237,7 +237,7 @@ fn lag(
 
 /// Fits into 80 columns with names of up to 9 characters. Errors are below it.
 fn narrow_table(reports: &[MemberReport], leader_status: Option<&wire::StatusReply>) -> String {
-    let headings = ["ID", "NAME", "ROLE", "INDEX", "LAG", "DB SIZE", "VERSION"];
+    let headings = ["ID", "NAME", "ROLE", "LAG", "DB SIZE", "VERSION"];
     let mut table = TextTable::new(&headings);
     for report in reports {
         let status = report.reply.as_ref().ok();
@@ -248,7 +248,6 @@ fn narrow_table(reports: &[MemberReport], leader_status: Option<&wire::StatusRep
             hex_id(report.member.id),
             report.member.name.clone(),
             role(report).to_string(),
-            cell(&|status| status.raft_index.to_string()),
             lag(report, reports, leader_status).map_or(String::new(), |lag| lag.to_string()),
             cell(&|status| bytes(status.db_size.max(0) as u64)),
             report.version.clone().unwrap_or(etcd_version),
