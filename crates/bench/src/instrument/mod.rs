@@ -109,11 +109,13 @@ pub(crate) fn run(args: &InstrumentArgs) -> ExitCode {
     println!("{}", args.task.legend());
     let written = write(args.json.as_deref(), &report.json())
         .and_then(|()| write(args.svg.as_deref(), &report.svg()));
-    for failed in [ran.err(), written.err()].into_iter().flatten() {
-        eprintln!("quorate-bench: {failed}");
-        return ExitCode::FAILURE;
+    match ran.and(written) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("quorate-bench: {error}");
+            ExitCode::FAILURE
+        }
     }
-    ExitCode::SUCCESS
 }
 
 fn write(path: Option<&Path>, text: &str) -> Result<(), InstrumentError> {
