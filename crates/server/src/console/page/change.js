@@ -47,14 +47,15 @@ export function showChange(state) {
   const position = STEPS.findIndex(([kind]) => kind === now);
   const reasons = [];
   for (const one of progress?.not_ready || []) reasons.push(`◌ ${model.name(one.member_id)}: ${one.text}`);
-  for (const one of progress?.behind || []) {
+  for (const one of (progress?.behind || []).filter((member) =>
+    Number(member.entries || 0) > 0 && !(progress.not_ready || []).some((other) => other.member_id === member.member_id))) {
     reasons.push(`◐ ${model.name(one.member_id)} is ${counted(one.entries || 0, "entry", "entries")} behind`);
   }
   if (progress?.held_up) reasons.push(`▲ ${model.withNames(progress.held_up.text || "")}`);
   const awaited = model.nameList(progress?.awaited);
   const since = progress ? duration(Math.round(Number(progress.since_millis || 0) / 1000) * 1000) : "";
-  const target = [...(model.goal.voters || []).map((id) => model.name(id)),
-    ...(model.goal.learners || []).map((id) => `${model.name(id)} (learner)`)].join(", ");
+  const learners = model.nameList(model.goal.learners);
+  const target = model.nameList(model.goal.voters) + (learners && `, and without a vote ${learners}`);
   const text = goalText(model, model.goal);
   const data = [model.goal, now, since, reasons, awaited, steps, state.canWrite, text, target];
   show("change-body", data, () => [

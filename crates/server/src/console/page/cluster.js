@@ -28,7 +28,7 @@ export function showTolerance(model) {
       pairs.length > 0 && h("div", { class: "losses" },
         h("h3", {}, "The loss of two together would stop writes"),
         h("ul", { class: "chips" }, pairs.slice(0, 12).map((ids) =>
-          h("li", { class: "chip" }, ids.map((id) => model.name(id)).join(" + "))),
+          h("li", { class: "chip" }, ids.map((id) => model.name(id)).sort().join(" + "))),
         pairs.length > 12 && h("li", { class: "chip" }, `and ${pairs.length - 12} more pairs`))),
       tolerance.blocking_zone && h("p", { class: "error" },
         `▲ The failure of zone ${tolerance.blocking_zone} alone would stop the cluster.`),

@@ -51,7 +51,7 @@ export function showMembers(state) {
       h("tbody", {}, rows.map(({ member, cells: shown }) => h("tr", { class: member.state },
         h("th", { scope: "row" }, h("span", { class: "name" }, member.name), member.isSelf && h("span", { class: "tag" }, "this page"),
           h("span", { class: "muted id" }, hex(member.id), member.zone && ` · ${member.zone}`)),
-        h("td", {}, shown.role),
+        h("td", { class: "number" }, shown.role),
         h("td", {}, h("span", { class: `state ${member.state}` }, shown.state), shown.note && h("span", { class: "muted note" }, shown.note)),
         h("td", { class: "number" }, shown.lag),
         h("td", {}, shown.version),

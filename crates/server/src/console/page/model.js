@@ -62,7 +62,8 @@ export class Model {
   }
 
   nameList(ids) {
-    return (ids || []).map((id) => this.name(id)).join(", ");
+    const names = (ids || []).map((id) => this.name(id));
+    return names.sort((one, other) => one.localeCompare(other, "en", { numeric: true })).join(", ");
   }
 
   // Ids in texts of the server, as names.

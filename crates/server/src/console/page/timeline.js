@@ -28,8 +28,9 @@ function rowsOf(model) {
       let row = memberships.get(id);
       if (!row) {
         row = { at, kind: "membership", id, stages: {}, text: membershipText(model, entry.membership) };
-        if (entry.kind === "committed" && proposal) row.stages.proposed = proposal.at;
-        if (entry.kind === "committed") proposal = null;
+        // The entries of a moment may be in another order: it counts as soon as it is committed.
+        if (entry.kind !== "settled" && proposal) row.stages.proposed = proposal.at;
+        if (entry.kind !== "settled") proposal = null;
         memberships.set(id, row);
         rows.push(row);
       }
