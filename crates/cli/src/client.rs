@@ -16,6 +16,7 @@ use quorate_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use quorate_proto::etcdserverpb::watch_client::WatchClient;
 use quorate_proto::quorate::v1 as wire;
 use quorate_proto::quorate::v1::membership_client::MembershipClient;
+use tokio::task::JoinSet;
 use tonic::metadata::AsciiMetadataValue;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
@@ -207,9 +208,9 @@ impl Connection {
 
     /// Whether this member answers a request that a quorum has to confirm. A refusal is an
     /// answer.
-    async fn can_confirm(&self) -> bool {
+    async fn can_confirm(&self, timeout: Duration) -> bool {
         let request = etcd::MemberListRequest { linearizable: true };
-        let request = self.request_within(request, self.request_timeout.min(CONFIRM_TIMEOUT));
+        let request = self.request_within(request, self.request_timeout.min(timeout));
         let reply = self.cluster().member_list(request).await;
         reply.map_or_else(|status| !is_unreachable(&status), |_| true)
     }
@@ -233,7 +234,7 @@ impl Connection {
 pub(crate) async fn connect(arguments: &ClientArguments) -> Result<Connection, CliError> {
     let mut errors = Vec::new();
     let mut newest: Option<((u64, u64), Connection)> = None;
-    let mut unconfirmed = None;
+    let mut unconfirmed = Vec::new();
     let addresses = endpoints(&arguments.endpoints, |name| std::env::var(name).ok());
     let has_choice = addresses.len() > 1;
     for address in addresses {
@@ -244,21 +245,41 @@ pub(crate) async fn connect(arguments: &ClientArguments) -> Result<Connection, C
                     newest = Some((position, connection));
                 }
             }
-            Ok((connection, _)) if !has_choice || connection.can_confirm().await => {
+            Ok((connection, _)) if !has_choice || connection.can_confirm(CONFIRM_TIMEOUT).await => {
                 return Ok(connection);
             }
-            Ok((connection, _)) => unconfirmed = unconfirmed.or(Some(connection)),
+            Ok((connection, _)) => unconfirmed.push(connection),
             Err(error @ CliError::Usage(_)) => return Err(error),
             Err(error) => errors.push(error.to_string()),
         }
     }
-    if let Some(connection) = unconfirmed.or(newest.map(|(_, connection)| connection)) {
+    let newest = newest.map(|(_, connection)| connection);
+    if let Some(connection) = first_to_confirm(unconfirmed).await.or(newest) {
         return Ok(connection);
     }
     Err(CliError::failed(format!(
         "no member answered; set the members' client addresses with --endpoints\n  {}",
         errors.join("\n  ")
     )))
+}
+
+/// The one that confirms first, else the first one: on a busy machine members that can confirm may
+/// need longer than was first allowed.
+async fn first_to_confirm(connections: Vec<Connection>) -> Option<Connection> {
+    let first = connections.first()?.clone();
+    let mut asked = JoinSet::new();
+    for connection in connections {
+        asked.spawn(async move {
+            let confirmed = connection.can_confirm(connection.request_timeout).await;
+            confirmed.then_some(connection)
+        });
+    }
+    while let Some(answer) = asked.join_next().await {
+        if let Ok(Some(connection)) = answer {
+            return Some(connection);
+        }
+    }
+    Some(first)
 }
 
 /// Connects to this endpoint and checks that a member answers there which may be used. Returns
