@@ -81,7 +81,7 @@ fn completions_and_manual_pages() {
 
 /// The endpoints of the demo's cluster, after the replacement.
 fn endpoints(log: &std::path::Path) -> String {
-    wait_for_text(log, "etcdctl put");
+    wait_for_text(log, "etcdctl endpoint status");
     let text = fs::read_to_string(log).unwrap();
     let (_, rest) = text.split_once("ETCDCTL_ENDPOINTS=").unwrap();
     rest.lines().next().unwrap().to_string()

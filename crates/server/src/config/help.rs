@@ -76,11 +76,7 @@ const GROUPS: &[FlagGroup] = &[
             ("advertise-client-urls", "URLS", "the addresses that clients should use"),
             ("listen-peer-urls", "URLS", "listen here for members [http://localhost:2380]"),
             ("initial-advertise-peer-urls", "URLS", "the addresses that members should use"),
-            (
-                "listen-client-http-urls",
-                "URLS",
-                "serve HTTP for clients here, and only gRPC on the URLs above",
-            ),
+            ("listen-client-http-urls", "URLS", "serve HTTP here, and only gRPC on the URLs above"),
             ("listen-metrics-urls", "URLS", "listen here too for /metrics and /health"),
             ("listen-console-urls", "URLS", "serve /console here, and not to clients"),
             ("enable-grpc-gateway", "BOOL", "serve JSON over HTTP below /v3/ [true]"),
