@@ -68,7 +68,6 @@ pub async fn run(config: ServerConfig) -> Result<(), ServerError> {
     let ended = tokio::select! {
         ended = running.node.wait_stopped() => ShutdownCause::Member(ended),
         () = running.removed() => ShutdownCause::Removed,
-        () = running.rejected_as_removed() => ShutdownCause::Removed,
         signal = signals.next() => {
             tracing::info!(signal, "received a signal; shutting down");
             ShutdownCause::Signal
@@ -324,9 +323,17 @@ impl RunningServer {
         while !is_listed() && changes.next().await.is_some() {}
     }
 
-    /// Waits until another member says that this one was removed from the cluster, while it did
-    /// not run. A member that hears from a leader is a member, whatever another one says.
-    pub async fn rejected_as_removed(&self) {
+    /// Waits until this member knows that it was removed from the cluster: from its log, or from
+    /// another member if it was removed while it did not run or before the last entry reached it.
+    pub async fn removed(&self) {
+        tokio::select! {
+            () = self.left_the_membership() => {}
+            () = self.rejected_as_removed() => {}
+        }
+    }
+
+    /// Waits until another member says that this one was removed. A member that hears from a leader is a member, whatever another one says.
+    async fn rejected_as_removed(&self) {
         let mut rejected = self.rejected.clone();
         loop {
             let is_rejected = rejected.wait_for(|rejected| *rejected).await.is_ok();
@@ -340,7 +347,7 @@ impl RunningServer {
     }
 
     /// Waits until this member was in the membership and has been removed from it.
-    pub async fn removed(&self) {
+    async fn left_the_membership(&self) {
         let node = &self.node;
         let mut events = node.watch_membership();
         let mut was_member = false;
