@@ -8,14 +8,21 @@ use std::io::Cursor;
 
 use quorate_proto::etcdserverpb::SnapshotRequest;
 use quorate_proto::etcdserverpb::maintenance_client::MaintenanceClient;
-use quorate_server::RunningServer;
 use quorate_server::config::ClusterState;
 use quorate_server::recover::{RecoverError, RestoreOptions, force_new_cluster, restore};
+use quorate_server::{RunningServer, SNAPSHOT_FORMAT_KEY};
 use support::{TestMember, start_all};
+use tonic::Request;
+use tonic::metadata::MetadataValue;
 
-async fn backup(member: &TestMember) -> Vec<u8> {
+/// A backup in our own format, as `quorate snapshot save` asks for it, or in etcd's, as `etcdctl` does.
+async fn backup(member: &TestMember, format: Option<&'static str>) -> Vec<u8> {
     let mut maintenance = MaintenanceClient::new(member.channel().await);
-    let mut stream = maintenance.snapshot(SnapshotRequest {}).await.unwrap().into_inner();
+    let mut request = Request::new(SnapshotRequest {});
+    if let Some(format) = format {
+        request.metadata_mut().insert(SNAPSHOT_FORMAT_KEY, MetadataValue::from_static(format));
+    }
+    let mut stream = maintenance.snapshot(request).await.unwrap().into_inner();
     let mut bytes = Vec::new();
     while let Some(part) = stream.message().await.unwrap() {
         bytes.extend_from_slice(&part.blob);
@@ -30,7 +37,8 @@ async fn a_backup_is_restored_as_a_new_cluster() {
     for number in 0..20 {
         a.put_until_done(&format!("k{number}"), "old").await;
     }
-    let file = backup(&a).await;
+    let file = backup(&a, Some("quorate")).await;
+    let etcd_file = backup(&a, None).await;
     for server in old {
         server.stop().await;
     }
@@ -43,11 +51,15 @@ async fn a_backup_is_restored_as_a_new_cluster() {
         let again = restore(&config, Cursor::new(&file), RestoreOptions::default()).unwrap_err();
         assert!(matches!(again, RecoverError::Create(_)), "{again}");
     }
-    let mut damaged = file.clone();
-    damaged[1000] ^= 1;
     let config = a.config(&[&a], ClusterState::New);
-    let refused = restore(&config, Cursor::new(damaged), RestoreOptions::default()).unwrap_err();
+    let restore_damaged = |mut file: Vec<u8>| {
+        file[1000] ^= 1;
+        restore(&config, Cursor::new(file), RestoreOptions::default()).unwrap_err()
+    };
+    let refused = restore_damaged(file);
     assert!(matches!(refused, RecoverError::File(_)), "{refused}");
+    let refused = restore_damaged(etcd_file);
+    assert!(matches!(refused, RecoverError::Etcd(_)), "{refused}");
 
     let new = start_all(&test_members).await;
     assert_eq!(b.get("k7").await.as_deref(), Some("old"));
