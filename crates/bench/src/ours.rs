@@ -3,9 +3,11 @@
 use std::collections::VecDeque;
 use std::hint::black_box;
 
+use quorate_core::membership::VoterSlots;
 use quorate_core::status::RoleKind;
 use quorate_core::{
-    Boot, Config, Entries, Envelope, Index, Input, MemberId, MemberSet, Membership, Raft, RequestId,
+    Boot, Config, Entries, Envelope, Index, Input, MemberId, MemberSet, Membership, Output, Raft,
+    RequestId,
 };
 
 use crate::cluster::{
@@ -17,12 +19,14 @@ use crate::idle::{IDLE_TICKS, Memory, Probe, Probes, VOTERS};
 
 pub(crate) struct Ours {
     members: [BenchMember; MEMBERS],
+    inboxes: [Vec<Envelope>; MEMBERS],
     requests: u64,
 }
 
 struct BenchMember {
     raft: Box<Raft>,
-    inbox: Vec<Envelope>,
+    /// Outputs are taken into this one.
+    output: Output,
     /// The saved log: blocks shared with the core.
     disk: VecDeque<Entries>,
     applied: AppliedCommands,
@@ -36,17 +40,20 @@ impl Ours {
 
     fn with(adjust: impl Fn(&mut Config)) -> Self {
         let members = [1, 2, 3].map(|id| BenchMember::new(MemberId(id), &adjust));
-        let mut cluster = Self { members, requests: 0 };
+        let mut cluster = Self { members, inboxes: Default::default(), requests: 0 };
         expect_ok("campaign", cluster.members[0].raft.step(Input::Campaign));
         cluster.settle();
         assert_eq!(cluster.members[0].raft.status().role, RoleKind::Leader);
         cluster
     }
+}
 
-    fn deliver(&mut self, envelopes: Vec<Envelope>) {
-        for envelope in envelopes {
-            self.members[envelope.to.0 as usize - 1].inbox.push(envelope);
-        }
+fn deliver(envelopes: &mut Vec<Envelope>, inboxes: &mut [Vec<Envelope>; MEMBERS]) {
+    if envelopes.is_empty() {
+        return;
+    }
+    for envelope in envelopes.drain(..) {
+        inboxes[envelope.to.0 as usize - 1].push(envelope);
     }
 }
 
@@ -60,18 +67,31 @@ impl BenchMember {
         let boot = Boot::first(Membership::new([1, 2, 3].map(MemberId), []));
         let raft = Box::new(expect_ok("boot", Raft::new(config, boot)));
         let applied = AppliedCommands { last_index: 1, ..AppliedCommands::default() };
-        Self { raft, inbox: Vec::new(), disk: VecDeque::new(), applied }
+        Self { raft, output: Output::default(), disk: VecDeque::new(), applied }
     }
 
-    fn apply(&mut self, entries: &Entries) {
-        for entry in entries.chunks().flatten() {
+    fn save(&mut self) {
+        if let Some(save) = &mut self.output.save {
+            if !save.entries.is_empty() {
+                self.disk.push_back(std::mem::take(&mut save.entries));
+            }
+            expect_ok("saved", self.raft.step(Input::Saved(save.id)));
+        }
+        if let Some(index) = self.output.trim {
+            self.trim_disk(index);
+        }
+    }
+
+    fn apply(&mut self) {
+        if self.output.apply.is_empty() {
+            return;
+        }
+        for entry in self.output.apply.chunks().flatten() {
             if let quorate_core::Payload::Command(command) = &entry.payload {
                 self.applied.run(entry.id.index, command);
             }
         }
-        if !entries.is_empty() {
-            expect_ok("applied", self.raft.step(Input::Applied(self.applied.last_index)));
-        }
+        expect_ok("applied", self.raft.step(Input::Applied(self.applied.last_index)));
     }
 
     fn trim_disk(&mut self, to: Index) {
@@ -90,34 +110,25 @@ impl BenchCluster for Ours {
     }
 
     fn has_messages(&self, at: usize) -> bool {
-        !self.members[at].inbox.is_empty()
+        !self.inboxes[at].is_empty()
     }
 
     /// One member processes its messages and its outputs.
     fn turn(&mut self, at: usize) {
-        let mut inbox = std::mem::take(&mut self.members[at].inbox);
-        for envelope in inbox.drain(..) {
+        let member = &mut self.members[at];
+        for envelope in self.inboxes[at].drain(..) {
             // Votes after the election are dropped. If another message were dropped, some
             // member would not apply every command.
-            let _ = self.members[at].raft.step(Input::Received(envelope));
+            let _ = member.raft.step(Input::Received(envelope));
         }
-        self.members[at].inbox = inbox;
-        while self.members[at].raft.has_output() {
-            let output = self.members[at].raft.take_output();
-            self.deliver(output.send);
-            if let Some(save) = output.save {
-                let member = &mut self.members[at];
-                if !save.entries.is_empty() {
-                    member.disk.push_back(save.entries);
-                }
-                expect_ok("saved", member.raft.step(Input::Saved(save.id)));
-                self.deliver(save.then_send);
+        while member.raft.has_output() {
+            member.raft.take_output_into(&mut member.output);
+            deliver(&mut member.output.send, &mut self.inboxes);
+            member.save();
+            if let Some(save) = &mut member.output.save {
+                deliver(&mut save.then_send, &mut self.inboxes);
             }
-            let member = &mut self.members[at];
-            member.apply(&output.apply);
-            if let Some(index) = output.trim {
-                member.trim_disk(index);
-            }
+            member.apply();
         }
     }
 
@@ -172,29 +183,33 @@ fn tick(raft: &mut Raft, times: u64) {
     }
 }
 
-/// Looks up match indexes as a leader does, with a linear search.
+/// Looks up match indexes as a leader does, by position.
 fn quorum(incoming: &[u64], outgoing: &[u64]) -> Probe {
     let ids = |ids: &[u64]| ids.iter().map(|id| MemberId(*id)).collect::<MemberSet>();
     let majorities: Vec<_> =
         [incoming, outgoing].into_iter().filter(|voters| !voters.is_empty()).map(ids).collect();
     let membership = Membership::from_parts(majorities, MemberSet::new(), MemberSet::new());
-    let matched: Vec<(MemberId, Index)> =
-        membership.voters().iter().map(|id| (id, id.0 * 37 % 11)).collect();
+    let voters = VoterSlots::new(&membership);
+    let matched: Vec<Index> = membership.members().iter().map(|id| id.0 * 37 % 11).collect();
+    assert_eq!(
+        voters.quorum(|slot| matched[slot]),
+        membership.quorum(|id| id.0 * 37 % 11),
+        "counted by position and by id"
+    );
     Box::new(move |times| {
         for _ in 0..times {
             let matched = black_box(&matched);
-            black_box(membership.quorum(|id| {
-                matched.iter().find(|(known, _)| *known == id).map_or(0, |(_, index)| *index)
-            }));
+            black_box(black_box(&voters).quorum(|slot| matched[slot]));
         }
     })
 }
 
-/// The bytes that dropping an idle member frees. The leader is dropped last, and with it the
-/// shared blocks.
+/// The bytes that dropping an idle member frees, after a tick in which it has nothing to do. The
+/// leader is dropped last, and with it the shared blocks.
 fn memory() -> Memory {
-    let [leader, follower, other] = idle_members(1);
-    let freed = |raft: Box<Raft>| {
+    let [leader, follower, other] = idle_members(IDLE_TICKS);
+    let freed = |mut raft: Box<Raft>| {
+        tick(&mut raft, 2);
         let before = Counts::now();
         drop(raft);
         (-Counts::since(before).live) as u64

@@ -14,11 +14,11 @@ use crate::idle::{IDLE_TICKS, Memory, Probe, Probes, VOTERS};
 
 pub(crate) struct RaftRs {
     members: [RaftRsMember; MEMBERS],
+    inboxes: [Vec<Message>; MEMBERS],
 }
 
 struct RaftRsMember {
     raft: Box<RawNode<VecStorage>>,
-    inbox: Vec<Message>,
     applied: AppliedCommands,
 }
 
@@ -31,17 +31,20 @@ impl RaftRs {
     fn with(adjust: impl Fn(&mut raft::Config)) -> Self {
         let members = [1, 2, 3]
             .map(|id| RaftRsMember::new(id, ConfState::from((vec![1, 2, 3], vec![])), &adjust));
-        let mut cluster = Self { members };
+        let mut cluster = Self { members, inboxes: Default::default() };
         expect_ok("campaign", cluster.members[0].raft.campaign());
         cluster.settle();
         assert_eq!(cluster.members[0].raft.raft.state, StateRole::Leader);
         cluster
     }
+}
 
-    fn deliver(&mut self, messages: Vec<Message>) {
-        for message in messages {
-            self.members[message.to as usize - 1].inbox.push(message);
-        }
+fn deliver(messages: Vec<Message>, inboxes: &mut [Vec<Message>; MEMBERS]) {
+    if messages.is_empty() {
+        return;
+    }
+    for message in messages {
+        inboxes[message.to as usize - 1].push(message);
     }
 }
 
@@ -64,7 +67,7 @@ impl RaftRsMember {
         let raft =
             Box::new(expect_ok("boot", RawNode::new(&config, VecStorage::new(voters), &logger)));
         let applied = AppliedCommands { last_index: 1, ..AppliedCommands::default() };
-        Self { raft, inbox: Vec::new(), applied }
+        Self { raft, applied }
     }
 
     fn apply(&mut self, entries: Vec<Entry>) {
@@ -80,28 +83,25 @@ impl BenchCluster for RaftRs {
     }
 
     fn has_messages(&self, at: usize) -> bool {
-        !self.members[at].inbox.is_empty()
+        !self.inboxes[at].is_empty()
     }
 
     /// One member processes its messages and its `Ready`s.
     fn turn(&mut self, at: usize) {
-        let mut inbox = std::mem::take(&mut self.members[at].inbox);
-        for message in inbox.drain(..) {
-            expect_ok("message", self.members[at].raft.step(message));
+        let member = &mut self.members[at];
+        for message in self.inboxes[at].drain(..) {
+            expect_ok("message", member.raft.step(message));
         }
-        self.members[at].inbox = inbox;
-        while self.members[at].raft.has_ready() {
-            let mut ready = self.members[at].raft.ready();
-            self.deliver(ready.take_messages());
-            let member = &mut self.members[at];
+        while member.raft.has_ready() {
+            let mut ready = member.raft.ready();
+            deliver(ready.take_messages(), &mut self.inboxes);
             member.apply(ready.take_committed_entries());
             let store = member.raft.mut_store();
             store.append(ready.take_entries());
             if let Some(hard_state) = ready.hs() {
                 store.hard_state = hard_state.clone();
             }
-            self.deliver(ready.take_persisted_messages());
-            let member = &mut self.members[at];
+            deliver(ready.take_persisted_messages(), &mut self.inboxes);
             let mut light = member.raft.advance(ready);
             if let Some(commit) = light.commit_index() {
                 member.raft.mut_store().hard_state.commit = commit;
@@ -111,7 +111,7 @@ impl BenchCluster for RaftRs {
                 member.apply(committed);
                 member.raft.advance_apply();
             }
-            self.deliver(light.take_messages());
+            deliver(light.take_messages(), &mut self.inboxes);
         }
     }
 

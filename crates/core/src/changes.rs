@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::membership::history::{ActiveMembership, LoggedMembership};
 use crate::membership::{Change, ChangeKind, ChangeRefusal, GoalStep, LoggedChange, Membership};
 use crate::role::Role;
 use crate::{
@@ -109,8 +110,8 @@ impl Raft {
         reply: Result<EntryId, Refusal>,
     ) -> Result<Accepted, Dropped> {
         match reply {
-            Ok(id) => self.out.accepted.push((request, id)),
-            Err(refusal) => self.out.refused.push((request, refusal)),
+            Ok(id) => self.out.rare().accepted.push((request, id)),
+            Err(refusal) => self.out.rare().refused.push((request, refusal)),
         }
         Ok(Accepted::Done)
     }
@@ -297,14 +298,19 @@ impl Raft {
     }
 
     /// Switches to another active membership if it has changed.
+    #[inline(always)]
     pub(crate) fn update_active_membership(&mut self) {
-        let counts = self.active_membership();
-        if counts.id == self.active_membership_id {
-            return;
+        let counts = self.memberships.active(self.config.activation, self.log.applying);
+        if counts.id != self.active.logged.id {
+            self.active = ActiveMembership::new(counts, &self.config);
+            self.follow_active_membership();
         }
-        let (id, membership) = (counts.id, counts.membership.clone());
-        self.active_membership_id = id;
-        self.out.events.push(Event::Membership { id, membership: membership.clone() });
+    }
+
+    #[cold]
+    fn follow_active_membership(&mut self) {
+        let LoggedMembership { id, membership } = self.active.logged.clone();
+        self.out.rare().events.push(Event::Membership { id, membership: membership.clone() });
         let last = self.log.last().index;
         let Some(leader) = self.role.leader_mut() else {
             self.campaign_soon_if_informed();

@@ -7,7 +7,7 @@ impl Raft {
     /// is committed by counting, and with it all earlier ones (thesis §3.6.2).
     pub(crate) fn commit_by_quorum(&mut self) -> bool {
         let Some(leader) = self.role.leader() else { return false };
-        let index = leader.quorum_matched(self.membership());
+        let index = leader.quorum_matched();
         if index <= self.log.commit || index < leader.first_of_term {
             return false;
         }
@@ -38,9 +38,10 @@ impl Raft {
         self.log.may_apply_to(self.config.apply_unsaved)
     }
 
+    #[inline]
     pub(crate) fn has_apply(&self) -> bool {
-        let loads = self.loading && self.log.must_load_to_apply();
-        self.log.has_to_apply(self.may_apply_to()) && !loads
+        self.log.has_to_apply(self.may_apply_to())
+            && !(self.loading && self.log.must_load_to_apply())
     }
 
     /// The next entries for the state machine; loaded ones first.
@@ -50,14 +51,13 @@ impl Raft {
             return Entries::new();
         }
         let bytes_max = self.config.apply_bytes_max;
-        if !self.out.loaded.is_empty() {
-            let loaded = std::mem::take(&mut self.out.loaded);
+        if let Some(loaded) = self.out.loaded.take() {
             return self.log.take_loaded(&loaded, to, bytes_max);
         }
         if self.log.must_load_to_apply() {
             if !std::mem::replace(&mut self.loading, true) {
                 let range = self.log.applying + 1..self.log.tail_first().min(to + 1);
-                self.out.load.push(Load { target: LoadTarget::Machine, range, bytes_max });
+                self.out.rare().load.push(Load { target: LoadTarget::Machine, range, bytes_max });
             }
             return Entries::new();
         }
@@ -75,7 +75,7 @@ impl Raft {
         if next != Some(self.log.applying + 1) || self.own_entries(entries).is_none() {
             return Err(Malformed::WrongEntries.into());
         }
-        self.out.loaded = entries.clone();
+        self.out.loaded = Some(Box::new(entries.clone()));
         Ok(Accepted::Done)
     }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::duplicates::DuplicateFilter;
 use crate::membership::VoteResult;
 use crate::refusal::CampaignBlocked;
-use crate::role::{Leader, Role, Tally};
+use crate::role::{Leader, Role};
 use crate::saves::OwnVote;
 use crate::{
     Accepted, Activation, Dropped, EntryId, MemberId, Message, Payload, Raft, ReadMode, RoleKind,
@@ -166,11 +166,11 @@ impl Raft {
         let term = self.term + 1;
         if kind == Campaign::Pre {
             // Neither the term nor the vote changes, and the timer continues.
-            self.set_role(Role::PreCandidate(Tally::default()));
+            self.set_role(Role::PreCandidate(Box::default()));
         } else {
             self.enter_term(term);
             self.vote = Some(self.config.id);
-            self.set_role(Role::Candidate(Tally::default()));
+            self.set_role(Role::Candidate(Box::default()));
         }
         self.set_leader(None);
         let vote = Vote {

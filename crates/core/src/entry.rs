@@ -3,6 +3,7 @@
 //! An entry is created once, on the leader; after that only reference counts change: the
 //! log, the save, each peer's append and the apply all hold slices of the same block.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -84,119 +85,173 @@ impl fmt::Debug for Payload {
 
 /// Consecutive entries, shared by reference. They consist of slices of larger blocks;
 /// equality and hash depend on the entries only, not on the slices.
-#[derive(Clone, Default)]
-pub struct Entries {
-    first: Option<Slice>,
-    rest: Vec<Slice>,
+#[derive(Clone)]
+pub struct Entries(Slices);
+
+/// Most runs are one slice, which is then stored in place.
+#[derive(Clone)]
+enum Slices {
+    One(Slice),
+    /// Any other number; none for no entries.
+    Other(Option<Box<SliceList>>),
 }
+
+#[derive(Clone)]
+struct SliceList(Vec<Slice>);
 
 /// A part of one block. Never empty.
 #[derive(Clone, Debug)]
 pub(crate) struct Slice {
     block: Arc<[Entry]>,
+    /// The index of the first entry.
+    first: Index,
+    bytes: u64,
     from: u32,
     to: u32,
-    bytes: u64,
 }
 
 impl Entries {
     /// No entries.
     pub const fn new() -> Self {
-        Self { first: None, rest: Vec::new() }
+        Self(Slices::Other(None))
     }
 
     /// Whether there are no entries.
+    #[inline]
     pub fn is_empty(&self) -> bool {
-        self.first.is_none()
+        matches!(self.0, Slices::Other(None))
     }
 
     /// The number of entries.
+    #[inline]
     pub fn len(&self) -> usize {
-        self.slices().map(Slice::len).sum()
+        match &self.0 {
+            Slices::One(slice) => slice.len(),
+            Slices::Other(_) => self.slices().iter().map(Slice::len).sum(),
+        }
     }
 
     /// Total cost as [`Entry::bytes`] counts it.
+    #[inline]
     pub fn bytes(&self) -> u64 {
-        self.slices().map(|slice| slice.bytes).sum()
+        match &self.0 {
+            Slices::One(slice) => slice.bytes,
+            Slices::Other(_) => self.slices().iter().map(Slice::bytes).sum(),
+        }
     }
 
     /// The entry with the lowest index.
+    #[inline]
     pub fn first(&self) -> Option<&Entry> {
-        self.first.as_ref().map(Slice::first)
+        self.slices().first().map(Slice::first)
     }
 
     /// The entry with the highest index.
+    #[inline]
     pub fn last(&self) -> Option<&Entry> {
-        self.rest.last().or(self.first.as_ref()).map(Slice::last)
+        self.slices().last().map(Slice::last)
     }
 
     /// The entries in order.
     pub fn iter(&self) -> impl Iterator<Item = &Entry> {
-        self.slices().flat_map(|slice| slice.entries().iter())
+        self.slices().iter().flat_map(|slice| slice.entries().iter())
     }
 
     /// The entries as contiguous slices, for writers.
     pub fn chunks(&self) -> impl Iterator<Item = &[Entry]> {
-        self.slices().map(Slice::entries)
+        self.slices().iter().map(Slice::entries)
     }
 
-    pub(crate) fn slices(&self) -> impl Iterator<Item = &Slice> {
-        self.first.iter().chain(&self.rest)
+    #[inline]
+    pub(crate) fn slices(&self) -> &[Slice] {
+        match &self.0 {
+            Slices::One(slice) => std::slice::from_ref(slice),
+            Slices::Other(None) => &[],
+            Slices::Other(Some(list)) => &list.0,
+        }
     }
 
-    pub(crate) fn into_slices(self) -> impl Iterator<Item = Slice> {
-        self.first.into_iter().chain(self.rest)
+    /// Moves the slices to the end of a queue.
+    #[inline]
+    pub(crate) fn move_into(self, queue: &mut VecDeque<Slice>) {
+        match self.0 {
+            Slices::One(slice) => queue.push_back(slice),
+            Slices::Other(None) => {}
+            Slices::Other(Some(list)) => queue.extend(list.0),
+        }
     }
 
     pub(crate) fn push(&mut self, slice: Slice) {
-        if self.first.is_none() {
-            self.first = Some(slice);
-        } else {
-            self.rest.push(slice);
+        match &mut self.0 {
+            Slices::Other(None) => self.0 = Slices::One(slice),
+            Slices::Other(Some(list)) => list.0.push(slice),
+            Slices::One(first) => {
+                let list = SliceList(vec![first.clone(), slice]);
+                self.0 = Slices::Other(Some(Box::new(list)));
+            }
         }
+    }
+}
+
+impl Default for Entries {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl From<Slice> for Entries {
+    #[inline]
+    fn from(slice: Slice) -> Self {
+        Self(Slices::One(slice))
     }
 }
 
 impl Slice {
     pub(crate) fn new(entries: impl Iterator<Item = Entry>, bytes: u64) -> Option<Self> {
         let block: Arc<[Entry]> = entries.collect();
-        if block.is_empty() {
-            return None;
-        }
+        let first = block.first()?.id.index;
         let to = u32::try_from(block.len()).unwrap_or(u32::MAX);
-        Some(Self { block, from: 0, to, bytes })
+        Some(Self { block, first, bytes, from: 0, to })
     }
 
+    #[inline]
     pub(crate) fn entries(&self) -> &[Entry] {
         &self.block[self.from as usize..self.to as usize]
     }
 
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         (self.to - self.from) as usize
     }
 
+    #[inline]
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
+    #[inline]
     pub(crate) fn payload_bytes(&self) -> u64 {
         self.bytes - ENTRY_OVERHEAD_BYTES * self.len() as u64
     }
 
+    #[inline]
     pub(crate) fn first(&self) -> &Entry {
         &self.block[self.from as usize]
     }
 
+    #[inline]
     pub(crate) fn last(&self) -> &Entry {
         &self.block[self.to as usize - 1]
     }
 
+    #[inline]
     pub(crate) fn first_index(&self) -> Index {
-        self.first().id.index
+        self.first
     }
 
+    #[inline]
     pub(crate) fn last_index(&self) -> Index {
-        self.last().id.index
+        self.first + u64::from(self.to - self.from) - 1
     }
 
     /// The part with indexes in `from..to`, or none where they do not overlap.
@@ -211,6 +266,7 @@ impl Slice {
             return None;
         }
         let mut part = self.clone();
+        part.first = from;
         part.from = self.from + (from - first) as u32;
         part.to = self.from + (to - first) as u32;
         part.bytes = part.entries().iter().map(Entry::bytes).sum();
@@ -221,7 +277,7 @@ impl Slice {
 impl From<Vec<Entry>> for Entries {
     fn from(entries: Vec<Entry>) -> Self {
         let bytes = entries.iter().map(Entry::bytes).sum();
-        Self { first: Slice::new(entries.into_iter(), bytes), rest: Vec::new() }
+        Slice::new(entries.into_iter(), bytes).map_or_else(Self::new, Self::from)
     }
 }
 

@@ -177,7 +177,7 @@ impl Raft {
             leader.step.clone_from(&step);
             leader.step_since = leader.clock;
             if let Some(step) = step {
-                self.out.events.push(Event::GoalStep { step });
+                self.out.rare().events.push(Event::GoalStep { step });
             }
         }
     }

@@ -36,6 +36,12 @@ impl Inflight {
         }
     }
 
+    pub(crate) fn free_buffer(&mut self) {
+        if self.sent.is_empty() {
+            self.sent = VecDeque::new();
+        }
+    }
+
     pub(crate) fn clear(&mut self) {
         self.sent.clear();
         self.bytes = 0;

@@ -2,6 +2,7 @@
 //! for production.
 
 use crate::Raft;
+use crate::membership::history::ActiveMembership;
 use crate::progress::Flow;
 use crate::role::Role;
 
@@ -12,6 +13,7 @@ pub fn check(raft: &Raft) -> Result<(), String> {
     log_hangs_together(raft)?;
     memberships_fit_the_log(raft)?;
     role_is_allowed(raft)?;
+    ensure(raft.is_idle_mark_right(), || "marked as idle, and has work".into())?;
     leader_is_consistent(raft)
 }
 
@@ -65,9 +67,9 @@ fn log_hangs_together(raft: &Raft) -> Result<(), String> {
 
 /// I8 for one member: the known memberships are exactly those in the log.
 fn memberships_fit_the_log(raft: &Raft) -> Result<(), String> {
-    let counts = raft.active_membership();
-    ensure(raft.active_membership_id == counts.id || raft.log.applying < raft.log.commit, || {
-        format!("{} counts, noticed {}", counts.id, raft.active_membership_id)
+    let counts = raft.memberships.active(raft.config.activation, raft.log.applying);
+    ensure(raft.active == ActiveMembership::new(counts, &raft.config), || {
+        format!("{} counts, noticed {}", counts.id, raft.active.logged.id)
     })?;
     let newest = raft.memberships.newest();
     ensure(newest.id.index <= raft.log.last().index, || {

@@ -48,9 +48,9 @@ impl Raft {
             let reply = AppendReply::Missing { confirmed, hint, sent_at };
             self.send_when_saved(from, self.term, Message::AppendReply(reply));
             if self.lost_log.is_none() {
-                self.out.events.push(Event::LogLost { leader: from, confirmed, last });
+                self.out.rare().events.push(Event::LogLost { leader: from, confirmed, last });
             }
-            self.lost_log = Some(OwnLostLog { term: self.term, confirmed });
+            self.lost_log = Some(Box::new(OwnLostLog { term: self.term, confirmed }));
         }
         Dropped::CommitBeyondLog { commit: confirmed, last }
     }
@@ -61,11 +61,11 @@ impl Raft {
     /// committed.
     /// Shown by scenarios/identity_rolled_back_voter_is_filled_by_next_leader.txt.
     pub(crate) fn check_log_complete(&mut self) {
-        let Some(lost) = self.lost_log else { return };
+        let Some(lost) = self.lost_log.as_deref() else { return };
         let committed = self.log.term(self.log.commit).unwrap_or(0);
         if self.term == lost.term || committed > lost.term {
             self.lost_log = None;
-            self.out.events.push(Event::LogComplete);
+            self.out.rare().events.push(Event::LogComplete);
         }
     }
 
@@ -94,10 +94,10 @@ impl Raft {
             return Ok(());
         }
         let last = hint.index;
-        let known = peer.lost.replace(LostLog { confirmed, sent_at });
+        let known = peer.lost.replace(Box::new(LostLog { confirmed, sent_at }));
         peer.progress.active = false;
         if known.is_none() {
-            self.out.events.push(Event::PeerLostLog { peer: from, confirmed, last });
+            self.out.rare().events.push(Event::PeerLostLog { peer: from, confirmed, last });
         }
         Err(Dropped::PeerLostLog { from, confirmed, last })
     }

@@ -54,7 +54,7 @@ pub(crate) struct Peer {
     /// Entries for it are being loaded.
     pub(crate) loading: bool,
     /// Entries for it that were loaded while its window was full.
-    pub(crate) read_ahead: Option<Entries>,
+    pub(crate) read_ahead: Option<Box<Entries>>,
     /// How far the peer durably knows the log to be committed.
     pub(crate) committed: Index,
     /// The newest read round it confirmed.
@@ -75,7 +75,7 @@ pub(crate) struct Peer {
     /// The leader's clock when this view of the peer, and of its disk, began.
     pub(crate) since: u64,
     /// Its log lacks what it confirmed.
-    pub(crate) lost: Option<LostLog>,
+    pub(crate) lost: Option<Box<LostLog>>,
 }
 
 /// Of a peer whose log lacks what it confirmed.
@@ -262,7 +262,7 @@ impl From<&Peer> for PeerStatus {
             inflight_full: progress.inflight.is_full(),
             applied: peer.applied,
             stalled: peer.stalled,
-            lost: peer.lost.map(|lost| lost.confirmed),
+            lost: peer.lost.as_ref().map(|lost| lost.confirmed),
         }
     }
 }

@@ -4,12 +4,13 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use crate::boundary::Load;
 use crate::duplicates::DuplicateFilter;
+use crate::idle::IdleMark;
 use crate::log::Log;
 use crate::lost_log::OwnLostLog;
 use crate::membership::Membership;
-use crate::membership::history::{LoggedMembership, MembershipHistory};
+use crate::membership::history::{ActiveMembership, MembershipHistory};
+use crate::outbox::Outbox;
 use crate::role::Role;
 use crate::saves::Saves;
 use crate::settled::Reports;
@@ -19,11 +20,13 @@ use crate::terms::TermBudget;
 use crate::timer::Timer;
 use crate::transfer::RequestedCampaign;
 use crate::{
-    Accepted, Activation, Boot, BootError, Config, Dropped, EntryId, Envelope, Event, Index, Input,
-    LoadTarget, MemberId, Message, Output, Refusal, RequestId, SnapshotMeta, Term,
+    Accepted, Boot, BootError, Config, Dropped, Envelope, Event, Index, Input, LoadTarget,
+    MemberId, Message, Refusal, SnapshotMeta, Term,
 };
 
-/// One member of a Raft cluster, as a value. It does no I/O: see [`Input`] and [`Output`].
+/// One member of a Raft cluster, as a value. It does no I/O: see [`Input`] and
+/// [`Output`](crate::Output).
+// A process may hold thousands of members, so what members rarely have is boxed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Raft {
     pub(crate) config: Config,
@@ -36,16 +39,17 @@ pub struct Raft {
     /// The newest snapshot that can be sent to peers.
     pub(crate) snapshot: SnapshotMeta,
     /// A peer's snapshot that is not on disk yet.
-    pub(crate) installing: Option<PendingSnapshot>,
+    pub(crate) installing: Option<Box<PendingSnapshot>>,
     pub(crate) memberships: MembershipHistory,
-    /// The entry of the active membership, to notice when it changes.
-    pub(crate) active_membership_id: EntryId,
+    /// The membership that counts now: the newest one that was handed to the state machine
+    /// (on apply), or the newest one in the log (on append).
+    pub(crate) active: ActiveMembership,
     pub(crate) saves: Saves,
     pub(crate) timer: Timer,
     pub(crate) stall: StallTimer,
     pub(crate) term_budget: TermBudget,
     /// This log lacks what this member confirmed.
-    pub(crate) lost_log: Option<OwnLostLog>,
+    pub(crate) lost_log: Option<Box<OwnLostLog>>,
     /// Entries for the state machine are being loaded.
     pub(crate) loading: bool,
     /// Membership work may be due: settled changes, goal steps, leaving a joint. Done at
@@ -60,26 +64,13 @@ pub struct Raft {
     /// to campaign itself, voter or not, or no member could be elected.
     pub(crate) holds_newer_log: bool,
     /// The leader asked this member to campaign, which it may not yet do.
-    pub(crate) requested_campaign: Option<RequestedCampaign>,
+    pub(crate) requested_campaign: Option<Box<RequestedCampaign>>,
     pub(crate) reports: Reports,
     pub(crate) duplicates: DuplicateFilter,
     /// A trim after a snapshot, delayed by peers that still need the log.
     pub(crate) pending_trim: Index,
     pub(crate) out: Outbox,
-}
-
-/// Output that has been produced and not taken yet.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
-pub(crate) struct Outbox {
-    pub(crate) send: Vec<Envelope>,
-    /// Entries that were loaded for the state machine.
-    pub(crate) loaded: crate::Entries,
-    pub(crate) load: Vec<Load>,
-    pub(crate) trim: Option<Index>,
-    pub(crate) accepted: Vec<(RequestId, EntryId)>,
-    pub(crate) served: Vec<(RequestId, Index)>,
-    pub(crate) refused: Vec<(RequestId, Refusal)>,
-    pub(crate) events: Vec<Event>,
+    pub(crate) idle: IdleMark,
 }
 
 impl Raft {
@@ -98,7 +89,10 @@ impl Raft {
             vote: boot.hard_state.vote,
             leader: None,
             role: Role::Follower,
-            active_membership_id: EntryId::ZERO,
+            active: ActiveMembership::new(
+                memberships.active(config.activation, log.applying),
+                &config,
+            ),
             snapshot: boot.snapshot,
             installing: None,
             memberships,
@@ -114,11 +108,11 @@ impl Raft {
             duplicates: DuplicateFilter::after_start(boot.hard_state.term),
             pending_trim: 0,
             out: Outbox::default(),
+            idle: IdleMark::NO,
             log,
             config,
         };
-        raft.active_membership_id = raft.active_membership().id;
-        raft.reports = Reports::new(raft.active_membership());
+        raft.reports = Reports::new(&raft.active.logged);
         // State derived beyond it is not durable before it is saved again.
         raft.saves = Saves::new(boot.hard_state);
         Ok(raft)
@@ -126,14 +120,35 @@ impl Raft {
 
     /// Processes one input. The error says why the input had no effect; each of these
     /// reasons is normal in a running cluster.
+    #[inline]
     pub fn step(&mut self, input: Input) -> Result<Accepted, Dropped> {
-        let accepted = self.dispatch(input);
+        if self.idle.is_set() && matches!(input, Input::Tick) && self.tick_idle() {
+            return Ok(Accepted::Done);
+        }
+        self.step_fully(input)
+    }
+
+    fn step_fully(&mut self, mut input: Input) -> Result<Accepted, Dropped> {
+        self.idle = IdleMark::NO;
+        let is_tick = matches!(input, Input::Tick);
+        let steady = match &mut input {
+            Input::Received(envelope) => self.on_steady(envelope),
+            _ => None,
+        };
+        let accepted = match steady {
+            Some(accepted) => accepted,
+            None => self.dispatch(input),
+        };
         if self.membership_work_due {
             self.do_membership_work();
+        }
+        if is_tick {
+            self.rest_if_idle();
         }
         accepted
     }
 
+    #[inline(always)]
     fn dispatch(&mut self, input: Input) -> Result<Accepted, Dropped> {
         match input {
             Input::Tick => self.on_tick(),
@@ -160,52 +175,6 @@ impl Raft {
         }
     }
 
-    /// Takes everything that this member asks its caller to do since the last call.
-    /// Dropping the output loses messages, saves and committed entries.
-    pub fn take_output(&mut self) -> Output {
-        self.begin_reads();
-        self.send_pending_appends();
-        let save = self.take_save();
-        let apply = self.take_apply();
-        let out = &mut self.out;
-        let output = Output {
-            save,
-            send: std::mem::take(&mut out.send),
-            apply,
-            load: std::mem::take(&mut out.load),
-            trim: out.trim.take(),
-            accepted: std::mem::take(&mut out.accepted),
-            served: std::mem::take(&mut out.served),
-            refused: std::mem::take(&mut out.refused),
-            events: std::mem::take(&mut out.events),
-        };
-        // The entries are handed to the state machine: as far as memberships are concerned
-        // they are applied. The consequences are part of the next output.
-        self.update_active_membership();
-        self.campaign_if_requested();
-        if self.membership_work_due {
-            self.do_membership_work();
-        }
-        self.log.evict(self.config.tail_bytes_max);
-        output
-    }
-
-    /// Whether [`Raft::take_output`] would return anything.
-    pub fn has_output(&self) -> bool {
-        let out = &self.out;
-        self.has_save()
-            || self.has_apply()
-            || self.has_pending_appends()
-            || self.may_begin_reads()
-            || !out.send.is_empty()
-            || !out.load.is_empty()
-            || out.trim.is_some()
-            || !out.accepted.is_empty()
-            || !out.served.is_empty()
-            || !out.refused.is_empty()
-            || !out.events.is_empty()
-    }
-
     /// The settings of this member.
     pub fn config(&self) -> &Config {
         &self.config
@@ -213,7 +182,7 @@ impl Raft {
 
     /// The membership that counts now.
     pub fn membership(&self) -> &Arc<Membership> {
-        &self.active_membership().membership
+        &self.active.logged.membership
     }
 
     /// The membership as of this entry, for a snapshot at it. The entry must not be older
@@ -227,15 +196,6 @@ impl Raft {
     pub fn set_timeout_ticks(&mut self, ticks: u32) {
         self.timer.timeout = ticks.max(1);
         self.timer.early_timeout = None;
-    }
-
-    /// The membership that counts now: the newest one that was handed to the state machine
-    /// (on apply), or the newest one in the log (on append).
-    pub(crate) fn active_membership(&self) -> &LoggedMembership {
-        match self.config.activation {
-            Activation::OnApply => self.memberships.at(self.log.applying),
-            Activation::OnAppend => self.memberships.newest(),
-        }
     }
 
     pub(crate) fn send(&mut self, to: MemberId, message: Message) {
@@ -262,6 +222,7 @@ impl Raft {
         Ok(Accepted::Done)
     }
 
+    #[inline(never)]
     fn on_received(&mut self, envelope: Envelope) -> Result<Accepted, Dropped> {
         self.check_envelope(&envelope)?;
         self.check_term(&envelope)?;
@@ -323,8 +284,18 @@ impl Raft {
     }
 
     /// The work that follows from membership changes, whichever member proposed them.
-    fn do_membership_work(&mut self) {
+    #[inline(always)]
+    pub(crate) fn do_membership_work(&mut self) {
         self.membership_work_due = false;
+        if self.is_membership_at_rest() {
+            self.leave_joint_due = false;
+        } else {
+            self.do_due_membership_work();
+        }
+    }
+
+    #[inline(never)]
+    fn do_due_membership_work(&mut self) {
         self.check_settled();
         self.report_goal_ends();
         if std::mem::replace(&mut self.leave_joint_due, false) {
@@ -334,10 +305,25 @@ impl Raft {
         self.record_incarnations();
     }
 
+    /// None of the membership work has anything to do.
+    #[inline]
+    pub(crate) fn is_membership_at_rest(&self) -> bool {
+        let active = &self.active;
+        if active.last_goal_end > self.reports.goals_ended {
+            return false;
+        }
+        if !self.role.is_leader() {
+            return self.reports.leader_report.is_none();
+        }
+        let settled = !self.config.liveness.settle || self.reports.settled >= active.since;
+        settled && active.is_plain && self.memberships.newest().id == active.logged.id
+    }
+
+    #[inline]
     pub(crate) fn set_leader(&mut self, leader: Option<MemberId>) {
         if self.leader != leader {
             self.leader = leader;
-            self.out.events.push(Event::Leader { leader, term: self.term });
+            self.out.rare().events.push(Event::Leader { leader, term: self.term });
         }
     }
 
@@ -347,7 +333,7 @@ impl Raft {
             self.refuse_reads(leader.reads);
         }
         if from != to {
-            self.out.events.push(Event::Role { from, to, term: self.term });
+            self.out.rare().events.push(Event::Role { from, to, term: self.term });
         }
     }
 }

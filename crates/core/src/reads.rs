@@ -7,6 +7,7 @@
 //! the commit index.
 
 use crate::progress::Peer;
+use crate::role::Leader;
 use crate::{Accepted, Dropped, Index, MemberId, Message, Raft, ReadMode, Refusal, RequestId};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
@@ -43,6 +44,15 @@ impl Reads {
     }
 }
 
+impl Leader {
+    /// Reads wait, no round is open, and this leader knows the commit index.
+    /// Shown by scenarios/read_waits_for_own_term_commit.txt.
+    #[inline]
+    pub(crate) fn may_begin_reads(&self, commit: Index) -> bool {
+        !self.reads.waiting.is_empty() && self.reads.open.is_none() && commit >= self.first_of_term
+    }
+}
+
 impl Raft {
     pub(crate) fn on_read(&mut self, request: RequestId) -> Result<Accepted, Dropped> {
         if self.role.is_leader() {
@@ -75,8 +85,8 @@ impl Raft {
         reply: Result<Index, Refusal>,
     ) -> Result<Accepted, Dropped> {
         match reply {
-            Ok(index) => self.out.served.push((request, index)),
-            Err(refusal) => self.out.refused.push((request, refusal)),
+            Ok(index) => self.out.rare().served.push((request, index)),
+            Err(refusal) => self.out.rare().refused.push((request, refusal)),
         }
         Ok(Accepted::Done)
     }
@@ -92,22 +102,12 @@ impl Raft {
         Ok(Accepted::Queued)
     }
 
-    /// Reads wait, no round is open, and this leader knows the commit index.
-    /// Shown by scenarios/read_waits_for_own_term_commit.txt.
-    pub(crate) fn may_begin_reads(&self) -> bool {
-        self.role.leader().is_some_and(|leader| {
-            !leader.reads.waiting.is_empty()
-                && leader.reads.open.is_none()
-                && self.log.commit >= leader.first_of_term
-        })
-    }
-
     /// Serves all waiting reads, or opens one round for all of them.
     pub(crate) fn begin_reads(&mut self) {
-        if !self.may_begin_reads() {
+        let index = self.log.commit;
+        if !self.role.leader().is_some_and(|leader| leader.may_begin_reads(index)) {
             return;
         }
-        let index = self.log.commit;
         let votes = self.membership().is_voter(self.config.id);
         let alone = self.membership().is_single() && votes;
         let sure = alone || self.holds_lease();
@@ -172,7 +172,7 @@ impl Raft {
     fn serve(&mut self, reads: Vec<WaitingRead>, index: Index) {
         for read in reads {
             if read.from == self.config.id {
-                self.out.served.push((read.request, index));
+                self.out.rare().served.push((read.request, index));
             } else {
                 self.send(read.from, Message::ReadReply(read.request, Ok(index)));
             }
@@ -185,7 +185,7 @@ impl Raft {
         for read in open.chain(reads.waiting) {
             let refusal = Refusal::NotLeader { leader: None };
             if read.from == self.config.id {
-                self.out.refused.push((read.request, refusal));
+                self.out.rare().refused.push((read.request, refusal));
             } else {
                 self.send(read.from, Message::ReadReply(read.request, Err(refusal)));
             }

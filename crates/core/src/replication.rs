@@ -6,7 +6,7 @@
 
 use crate::log::LogRead;
 use crate::progress::{AppendNeeded, Flow};
-use crate::role::Role;
+use crate::role::{Leader, Role};
 use crate::validate::check_entries;
 use crate::{
     Accepted, Append, AppendReply, Dropped, Entries, EntryId, Heartbeat, HeartbeatReply, Index,
@@ -15,6 +15,7 @@ use crate::{
 
 impl Raft {
     /// An append from the leader: the entries after `prev` in its log.
+    #[inline]
     pub(crate) fn on_append(
         &mut self,
         from: MemberId,
@@ -55,7 +56,11 @@ impl Raft {
     }
 
     /// Appends new entries and truncates conflicting ones.
+    #[inline]
     fn take_entries(&mut self, append: Append) -> Result<(), Dropped> {
+        if append.entries.is_empty() {
+            return Ok(());
+        }
         let last = self.log.last().index;
         let mut new = Entries::new();
         if append.prev.index == last {
@@ -75,9 +80,11 @@ impl Raft {
                 }
             }
         }
-        for entry in new.chunks().flatten() {
-            if let Some(change) = entry.change() {
-                self.memberships.push(entry.id, change.membership.clone());
+        for slice in new.slices() {
+            for entry in slice.entries() {
+                if let Some(change) = entry.change() {
+                    self.memberships.push(entry.id, change.membership.clone());
+                }
             }
         }
         self.log.append(new);
@@ -146,11 +153,7 @@ impl Raft {
             AppendReply::Matches { index, .. } if index > last => {
                 return Err(Malformed::MatchBeyondLog.into());
             }
-            AppendReply::Matches { index, commit } => {
-                progress.active = true;
-                self.on_matched(slot, index);
-                self.on_commit_known(from, commit);
-            }
+            AppendReply::Matches { index, commit } => self.on_matches(slot, index, commit),
             AppendReply::Missing { confirmed, hint, sent_at } => {
                 self.on_peer_missing_entries(from, confirmed, hint, sent_at)?;
                 self.on_differs(slot, confirmed, hint);
@@ -166,6 +169,17 @@ impl Raft {
             }
         }
         Ok(Accepted::Done)
+    }
+
+    /// A peer replies that its log matches up to `index`, and is committed up to `commit`.
+    #[inline]
+    pub(crate) fn on_matches(&mut self, slot: usize, index: Index, commit: Index) {
+        let Some(leader) = self.role.leader_mut() else { return };
+        let peer = &mut leader.peers[slot];
+        peer.replied_at = leader.clock;
+        peer.progress.active = true;
+        self.on_matched(slot, index);
+        self.on_commit_known(slot, commit);
     }
 
     fn on_differs(&mut self, slot: usize, prev: Index, hint: EntryId) {
@@ -239,7 +253,11 @@ impl Raft {
         let clock = leader.clock;
         let Some(slot) = leader.slot(from) else { return Err(Dropped::UnknownSender { from }) };
         let peer = &mut leader.peers[slot];
-        if peer.lost.is_some_and(|lost| reply.sent_at > lost.sent_at && reply.sent_at <= clock) {
+        if peer
+            .lost
+            .as_ref()
+            .is_some_and(|lost| reply.sent_at > lost.sent_at && reply.sent_at <= clock)
+        {
             // It accepted a later heartbeat: it holds what it confirmed.
             peer.lost = None;
         }
@@ -258,7 +276,7 @@ impl Raft {
             self.send_append(slot);
         }
         self.on_round_confirmed(slot, reply.round);
-        self.on_commit_known(from, reply.commit);
+        self.on_commit_known(slot, reply.commit);
         Ok(Accepted::Done)
     }
 
@@ -293,10 +311,9 @@ impl Raft {
     /// not keep suppressing elections where it is still heard (thesis §6.2).
     /// Shown by scenarios/checkquorum_leader_without_quorum_steps_down.txt.
     fn check_quorum(&mut self) -> bool {
-        let membership = self.membership().clone();
         let id = self.config.id;
         let Some(leader) = self.role.leader_mut() else { return true };
-        let active = leader.quorum_active(&membership);
+        let active = leader.quorum_active();
         for peer in leader.peers.iter_mut().filter(|peer| peer.id != id) {
             peer.progress.active = false;
         }
@@ -351,7 +368,7 @@ impl Raft {
         };
         if waits {
             if let Some(leader) = self.role.leader_mut() {
-                leader.peers[slot].read_ahead = Some(entries.clone());
+                leader.peers[slot].read_ahead = Some(Box::new(entries.clone()));
             }
             return Ok(Accepted::Done);
         }
@@ -384,7 +401,7 @@ impl Raft {
         if !std::mem::replace(&mut peer.loading, true) {
             let range = peer.progress.next..self.log.last().index + 1;
             let (target, bytes_max) = (LoadTarget::Peer(peer.id), self.config.append_bytes_max);
-            self.out.load.push(Load { target, range, bytes_max });
+            self.out.rare().load.push(Load { target, range, bytes_max });
         }
     }
 
@@ -393,10 +410,11 @@ impl Raft {
         let Some(leader) = self.role.leader_mut() else { return false };
         let peer = &mut leader.peers[slot];
         let next = peer.progress.next;
+        let read = peer.read_ahead.take();
         let fits = |read: &Entries| read.first().is_some_and(|entry| entry.id.index == next);
-        let Some(read) = peer.read_ahead.take().filter(fits) else { return false };
+        let Some(read) = read.filter(|read| fits(read)) else { return false };
         let Some(prev) = self.own_entries(&read) else { return false };
-        self.emit(slot, prev, read);
+        self.emit(slot, prev, *read);
         self.read_ahead(slot);
         true
     }
@@ -465,10 +483,14 @@ impl Raft {
     }
 
     /// Sends the appends that were recorded.
+    #[inline]
     pub(crate) fn send_pending_appends(&mut self) {
-        if !self.has_pending_appends() {
-            return;
+        if self.role.leader().is_some_and(Leader::has_pending_appends) {
+            self.send_due_appends();
         }
+    }
+
+    fn send_due_appends(&mut self) {
         let Some(leader) = self.role.leader_mut() else { return };
         let broadcast = std::mem::replace(&mut leader.broadcast, AppendNeeded::No);
         self.for_each_peer(|raft, slot| {
@@ -477,16 +499,16 @@ impl Raft {
             let needed = needed.max(broadcast);
             if needed != AppendNeeded::No && raft.emit_append(slot, needed == AppendNeeded::Always)
             {
-                while raft.emit_append(slot, false) {}
+                while raft.lacks_entries(slot) && raft.emit_append(slot, false) {}
             }
         });
     }
 
-    pub(crate) fn has_pending_appends(&self) -> bool {
-        self.role.leader().is_some_and(|leader| {
-            leader.broadcast != AppendNeeded::No
-                || leader.peers.iter().any(|peer| peer.append_needed != AppendNeeded::No)
-        })
+    /// The peer has not been sent all of the log.
+    #[inline]
+    fn lacks_entries(&self, slot: usize) -> bool {
+        let last = self.log.last().index;
+        self.role.leader().is_some_and(|leader| leader.peers[slot].progress.next <= last)
     }
 
     /// One append to a peer, with as many entries as the limits allow; a snapshot where the
@@ -499,26 +521,28 @@ impl Raft {
             return false;
         }
         let Some(term) = self.log.term(next - 1) else { return self.emit_snapshot(slot) };
-        let mut entries = Entries::new();
-        if !peer.progress.is_full() {
-            match self.log.from(next, self.config.append_bytes_max) {
-                LogRead::InMemory(held) => entries = held,
-                LogRead::OnDisk => {
-                    if self.emit_read_ahead(slot) {
-                        return true;
-                    }
-                    self.load_for_peer(slot);
-                    return false;
+        let read = if peer.progress.is_full() {
+            LogRead::InMemory(Entries::new())
+        } else {
+            self.log.from(next, self.config.append_bytes_max)
+        };
+        match read {
+            LogRead::InMemory(entries) if entries.is_empty() && !even_empty => false,
+            LogRead::InMemory(entries) => {
+                self.emit(slot, EntryId::new(term, next - 1), entries);
+                true
+            }
+            LogRead::OnDisk => {
+                if self.emit_read_ahead(slot) {
+                    return true;
                 }
+                self.load_for_peer(slot);
+                false
             }
         }
-        if entries.is_empty() && !even_empty {
-            return false;
-        }
-        self.emit(slot, EntryId::new(term, next - 1), entries);
-        true
     }
 
+    #[inline(always)]
     fn emit(&mut self, slot: usize, prev: EntryId, entries: Entries) {
         let (term, commit) = (self.term, self.log.commit);
         let Role::Leader(leader) = &mut self.role else { return };

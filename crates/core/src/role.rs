@@ -1,7 +1,7 @@
 //! Follower, candidate and leader, and the state of each.
 
 use crate::goals::RecentLogEnd;
-use crate::membership::{GoalStep, Membership};
+use crate::membership::{GoalStep, Membership, VoterSlots};
 use crate::progress::{AppendNeeded, Peer, Progress};
 use crate::reads::Reads;
 use crate::slow_disk::DiskPace;
@@ -11,8 +11,8 @@ use crate::{Config, Index, MemberId, RoleKind};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Role {
     Follower,
-    PreCandidate(Tally),
-    Candidate(Tally),
+    PreCandidate(Box<Tally>),
+    Candidate(Box<Tally>),
     Leader(Box<Leader>),
 }
 
@@ -86,6 +86,8 @@ impl Tally {
 pub(crate) struct Leader {
     /// All members of the active membership, this one included, sorted by id.
     pub(crate) peers: Vec<Peer>,
+    /// The voters of that membership, as positions among them.
+    voters: VoterSlots,
     /// The position of this member among them, unless it was removed.
     pub(crate) own: Option<usize>,
     /// The first entry of this term. Only this and later entries are committed by counting
@@ -143,6 +145,7 @@ impl Leader {
         Self {
             own: peers.iter().position(|peer| peer.id == config.id),
             peers,
+            voters: VoterSlots::new(membership),
             first_of_term: last + 1,
             change_pending: last,
             step: None,
@@ -175,20 +178,37 @@ impl Leader {
         self.peers.iter_mut().find(|peer| peer.id == id)
     }
 
+    #[inline]
+    pub(crate) fn has_pending_appends(&self) -> bool {
+        self.broadcast != AppendNeeded::No
+            || self.peers.iter().any(|peer| peer.append_needed != AppendNeeded::No)
+    }
+
+    /// Ticks have nothing to do but count while the log ends here.
+    pub(crate) fn is_at_rest(&self, last: Index) -> bool {
+        self.handing_over_since.is_none()
+            && self.pace.is_at_rest(last)
+            && !self.peers.iter().any(|peer| peer.loading)
+    }
+
+    pub(crate) fn free_buffers(&mut self) {
+        self.peers.iter_mut().for_each(|peer| peer.progress.inflight.free_buffer());
+    }
+
     /// Ticks since the peer replied, or was added.
     pub(crate) fn silent_ticks(&self, peer: &Peer) -> u64 {
         self.clock.saturating_sub(peer.replied_at)
     }
 
     /// What a quorum holds durably (thesis §3.6.2).
-    pub(crate) fn quorum_matched(&self, membership: &Membership) -> Index {
-        membership.quorum(|id| self.peer(id).map_or(0, Peer::counted_match))
+    #[inline]
+    pub(crate) fn quorum_matched(&self) -> Index {
+        self.voters.quorum(|slot| self.peers[slot].counted_match())
     }
 
     /// A quorum has replied recently.
-    pub(crate) fn quorum_active(&self, membership: &Membership) -> bool {
-        let active = |id| self.peer(id).is_some_and(|peer| peer.progress.active);
-        membership.quorum(active)
+    pub(crate) fn quorum_active(&self) -> bool {
+        self.voters.quorum(|slot| self.peers[slot].progress.active)
     }
 
     /// Switches to a new active membership. A staying peer keeps its progress; a new one
@@ -207,6 +227,7 @@ impl Leader {
                 }
             }
         }
+        self.voters = VoterSlots::new(membership);
         self.own = self.slot(config.id);
     }
 }

@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 
+use crate::outbox::exchange;
 use crate::{
     Accepted, EntryId, Envelope, HardState, Index, MemberId, Message, Raft, Save, SaveId, Term,
 };
@@ -31,19 +32,26 @@ pub(crate) struct InFlight {
     /// The log up to here is durable with this save; less when it was truncated since.
     last: Index,
     commit: Index,
-    promises: Promises,
-    install: Option<EntryId>,
+    own: Option<Box<OwnPromises>>,
 }
 
 /// What this member promises to others, and to itself, once a save is durable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 struct Promises {
     send: Vec<Envelope>,
+    /// None when it would be empty, as it is for most saves.
+    own: Option<Box<OwnPromises>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+struct OwnPromises {
     /// A vote for itself, in this term.
     vote: Option<OwnVote>,
     /// The leader's own appends, one by one. Only with `every_reply_waits`; otherwise the
     /// end of the saved log counts once.
     appends: Vec<Index>,
+    /// The snapshot of this save.
+    install: Option<EntryId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,6 +70,12 @@ impl Saves {
         self.in_flight.is_empty() && self.promises.is_empty()
     }
 
+    pub(crate) fn free_buffers(&mut self) {
+        debug_assert!(self.is_idle(), "what waits is not dropped");
+        self.in_flight = VecDeque::new();
+        self.promises.send = Vec::new();
+    }
+
     /// The log was truncated from here on.
     pub(crate) fn truncate(&mut self, from: Index) {
         for save in &mut self.in_flight {
@@ -71,8 +85,13 @@ impl Saves {
 }
 
 impl Promises {
+    #[inline]
     fn is_empty(&self) -> bool {
-        self.send.is_empty() && self.vote.is_none() && self.appends.is_empty()
+        self.send.is_empty() && self.own.is_none()
+    }
+
+    fn own(&mut self) -> &mut OwnPromises {
+        self.own.get_or_insert_default()
     }
 }
 
@@ -126,7 +145,7 @@ impl Raft {
             self.count_own_vote(vote);
             return;
         }
-        self.saves.promises.vote = Some(vote);
+        self.saves.promises.own().vote = Some(vote);
     }
 
     /// The leader's own copy of an entry counts when it is durable.
@@ -134,10 +153,11 @@ impl Raft {
         if self.config.etcd_compat.every_reply_waits {
             let reply = Message::AppendReply(AppendReply::Matches { index, commit: 0 });
             self.send_when_saved(self.config.id, self.term, reply);
-            self.saves.promises.appends.push(index);
+            self.saves.promises.own().appends.push(index);
         }
     }
 
+    #[inline]
     pub(crate) fn has_save(&self) -> bool {
         self.log.has_unsaved()
             || self.installing.as_ref().is_some_and(|installing| !installing.submitted)
@@ -148,17 +168,25 @@ impl Raft {
     /// The leader will send the commit index again, so alone it need not be saved; it is
     /// written with the next save. But a member must not restart two memberships behind: a
     /// commit that covers a membership is saved at once.
+    #[inline]
     fn hard_state_must_be_saved(&self) -> bool {
-        let (submitted, now) = (self.saves.submitted, self.hard_state());
+        let (submitted, now) = (&self.saves.submitted, self.hard_state());
         (submitted.term, submitted.vote) != (now.term, now.vote)
             || submitted.commit != now.commit
                 && (self.config.etcd_compat.commit_saved_alone
                     || self.memberships.any_between(submitted.commit, now.commit))
     }
 
-    pub(crate) fn take_save(&mut self) -> Option<Save> {
+    /// Replaces an old save, whose buffer is used again, by the next one, if one is needed.
+    pub(crate) fn take_save(&mut self, save: &mut Option<Save>) {
+        let mut then_send =
+            save.as_mut().map_or_else(Vec::new, |old| std::mem::take(&mut old.then_send));
+        *save = None;
         if !self.has_save() {
-            return None;
+            if self.saves.promises.send.capacity() == 0 {
+                self.saves.promises.send = then_send;
+            }
+            return;
         }
         let (submitted, now) = (self.saves.submitted, self.hard_state());
         let entries = self.log.take_unsaved();
@@ -170,8 +198,11 @@ impl Raft {
         self.saves.submitted = now;
         self.saves.newest += 1;
         let id = SaveId(self.saves.newest);
-        let mut promises = std::mem::take(&mut self.saves.promises);
-        let mut then_send = std::mem::take(&mut promises.send);
+        let promises = &mut self.saves.promises;
+        if let Some(meta) = &install {
+            promises.own().install = Some(meta.id);
+        }
+        exchange(&mut promises.send, &mut then_send);
         for envelope in &mut then_send {
             // When this is sent, the commit index is on disk, with this save or an earlier
             // one.
@@ -180,19 +211,19 @@ impl Raft {
                 *commit = now.commit;
             }
         }
+        let promise_changed = (submitted.term, submitted.vote) != (now.term, now.vote);
         let must_sync = !entries.is_empty()
             || install.is_some()
-            || (submitted.term, submitted.vote) != (now.term, now.vote)
+            || promise_changed
             || self.memberships.any_between(submitted.commit, now.commit);
         self.saves.in_flight.push_back(InFlight {
             id,
             last: self.log.submitted(),
             commit: now.commit,
-            promises,
-            install: install.as_ref().map(|meta| meta.id),
+            own: promises.own.take(),
         });
-        let hard_state = (submitted != now).then_some(now);
-        Some(Save { id, hard_state, entries, install, must_sync, then_send })
+        let hard_state = (promise_changed || submitted.commit != now.commit).then_some(now);
+        *save = Some(Save { id, hard_state, entries, install, must_sync, then_send });
     }
 
     /// The disk holds this save and every one before it.
@@ -204,19 +235,25 @@ impl Raft {
             let Some(save) = self.saves.in_flight.pop_front() else { break };
             self.log.saved_to(save.last);
             self.saves.durable_commit = save.commit;
-            if let Some(vote) = save.promises.vote {
-                self.count_own_vote(vote);
-            }
-            for index in save.promises.appends {
-                self.on_own_saved(index.min(save.last));
+            if let Some(own) = &save.own {
+                self.keep_own_promises(own, save.last);
             }
             self.on_own_saved(save.last);
             self.on_own_commit_saved(save.commit);
-            if let Some(installed) = save.install {
+            if let Some(installed) = save.own.and_then(|own| own.install) {
                 self.on_installed(installed);
             }
         }
         Ok(Accepted::Done)
+    }
+
+    fn keep_own_promises(&mut self, own: &OwnPromises, last: Index) {
+        if let Some(vote) = own.vote {
+            self.count_own_vote(vote);
+        }
+        for index in &own.appends {
+            self.on_own_saved((*index).min(last));
+        }
     }
 
     /// A leader's own disk counts like any follower's.
@@ -229,7 +266,7 @@ impl Raft {
     fn on_installed(&mut self, id: EntryId) {
         if self.installing.as_ref().is_some_and(|installing| installing.meta.id == id) {
             self.installing = None;
-            self.out.events.push(Event::SnapshotInstalled(id));
+            self.out.rare().events.push(Event::SnapshotInstalled(id));
         }
         if id.index > self.log.applied {
             self.expect_machine_install(id.index);

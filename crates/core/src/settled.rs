@@ -14,11 +14,11 @@ pub(crate) struct Reports {
     /// The newest membership known to be settled, as the index of its entry.
     pub(crate) settled: Index,
     /// A leader's report of settled memberships, and up to where; not confirmed here yet.
-    leader_report: Option<(MemberId, Index)>,
+    pub(crate) leader_report: Option<Box<(MemberId, Index)>>,
     /// Goals that ended with this entry or an earlier one are reported.
-    goals_ended: Index,
+    pub(crate) goals_ended: Index,
     /// How other members know this member's id, if it is another member.
-    pub(crate) identity_rejected: Option<Identity>,
+    pub(crate) identity_rejected: Option<Box<Identity>>,
 }
 
 impl Reports {
@@ -33,10 +33,11 @@ impl Reports {
 
 impl Raft {
     /// A peer durably knows the log to be committed up to here.
-    pub(crate) fn on_commit_known(&mut self, id: MemberId, commit: Index) {
+    #[inline]
+    pub(crate) fn on_commit_known(&mut self, slot: usize, commit: Index) {
         let known = commit.min(self.log.commit);
         let Role::Leader(leader) = &mut self.role else { return };
-        let Some(peer) = leader.peer_mut(id) else { return };
+        let Some(peer) = leader.peers.get_mut(slot) else { return };
         if known > peer.committed {
             peer.committed = known;
             self.membership_work_due = true;
@@ -45,15 +46,15 @@ impl Raft {
 
     /// This member's own disk holds the commit index.
     pub(crate) fn on_own_commit_saved(&mut self, commit: Index) {
-        if self.role.is_leader() {
-            self.on_commit_known(self.config.id, commit);
+        if let Some(slot) = self.role.leader().and_then(|leader| leader.own) {
+            self.on_commit_known(slot, commit);
         }
     }
 
     /// The leader reports up to where memberships are settled.
     pub(crate) fn on_leader_settled(&mut self, leader: MemberId, index: Index) {
         if self.config.liveness.settle && index > self.reports.settled {
-            self.reports.leader_report = Some((leader, index));
+            self.reports.leader_report = Some(Box::new((leader, index)));
             self.membership_work_due = true;
         }
     }
@@ -65,10 +66,10 @@ impl Raft {
             return;
         }
         if self.config.liveness.settle {
-            if self.reports.settled < self.active_membership().since().index {
+            if self.reports.settled < self.active.since {
                 self.settle_by_count();
             }
-            if self.reports.settled < self.active_membership().since().index {
+            if self.reports.settled < self.active.since {
                 return;
             }
         } else if self.config.activation == Activation::OnApply {
@@ -79,7 +80,7 @@ impl Raft {
 
     fn settle_by_count(&mut self) {
         let Some(leader) = self.role.leader() else { return };
-        let known = self.active_membership();
+        let known = &self.active.logged;
         let index = known.id.index;
         // Only a leader that has committed an entry of its own term knows what is
         // committed.
@@ -105,8 +106,8 @@ impl Raft {
     /// does not know which membership it is.
     /// Shown by scenarios/settled_reported_by_every_member.txt.
     fn settle_by_report(&mut self) {
-        let Some((leader, index)) = self.reports.leader_report else { return };
-        if self.log.commit < index || self.active_membership().since().index < index {
+        let Some((leader, index)) = self.reports.leader_report.as_deref().copied() else { return };
+        if self.log.commit < index || self.active.since < index {
             return;
         }
         self.reports.leader_report = None;
@@ -120,7 +121,7 @@ impl Raft {
     fn report_settled(&mut self, known: &LoggedMembership, evidence: SettledEvidence) {
         let (id, membership) = (known.since(), known.membership.clone());
         self.reports.settled = id.index;
-        self.out.events.push(Event::Settled { id, membership, evidence });
+        self.out.rare().events.push(Event::Settled { id, membership, evidence });
     }
 
     /// Reports once how each goal ended.
@@ -135,7 +136,7 @@ impl Raft {
         let news: Vec<EndedGoal> = news.copied().collect();
         for ended in news {
             self.reports.goals_ended = ended.at.index;
-            self.out.events.push(Event::GoalEnded(ended));
+            self.out.rare().events.push(Event::GoalEnded(ended));
         }
         let continues = self.memberships.newest().membership.goal().is_some();
         if let Some(leader) = self.role.leader_mut().filter(|_| !continues) {
@@ -171,8 +172,8 @@ impl Raft {
     /// elect without it.
     /// Shown by scenarios/leaving_leader_of_two_waits_until_settled.txt.
     pub(crate) fn must_lead_until_settled(&self) -> bool {
-        let known = self.active_membership();
-        let settles = self.config.liveness.settle && self.reports.settled < known.since().index;
+        let known = &self.active.logged;
+        let settles = self.config.liveness.settle && self.reports.settled < self.active.since;
         settles || known.id.index > self.log.commit
     }
 
@@ -184,7 +185,7 @@ impl Raft {
         if self.membership().is_voter(self.config.id) || !self.config.step_down_on_removal {
             return;
         }
-        let known = self.active_membership().id.index;
+        let known = self.active.logged.id.index;
         let membership = self.membership().clone();
         let committed = known.max(self.role.leader().map_or(0, |leader| leader.first_of_term));
         if committed > self.log.commit {

@@ -60,6 +60,10 @@ impl DiskPace {
         self.loads_ended += 1;
     }
 
+    pub(crate) fn is_at_rest(&self, last: Index) -> bool {
+        self.entry.is_none() && self.timed >= last && self.load.is_none()
+    }
+
     fn judge(&mut self, own: u64, limit: u64) {
         self.slow = if own >= limit { self.slow.saturating_add(1) } else { 0 };
     }
@@ -122,6 +126,9 @@ impl Raft {
     fn time_load(&mut self) {
         let Some(leader) = self.role.leader_mut() else { return };
         let (clock, loading) = (leader.clock, leader.peers.iter().any(|peer| peer.loading));
+        if !loading && leader.pace.load.is_none() {
+            return;
+        }
         let pace = &mut leader.pace;
         let ended = pace.load.take_if(|load| pace.loads_ended > load.ended_before || !loading);
         if loading && pace.load.is_none() {
@@ -168,7 +175,7 @@ impl Raft {
             leader.pace.slow = 0;
             leader.pace.not_before = leader.clock + pause;
         }
-        self.out.events.push(Event::DiskSlow { others_ticks });
+        self.out.rare().events.push(Event::DiskSlow { others_ticks });
         let _ = self.on_transfer(successor);
     }
 

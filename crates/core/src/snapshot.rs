@@ -67,9 +67,9 @@ impl Raft {
         self.saves.truncate(meta.id.index + 1);
         self.memberships = MembershipHistory::new(meta.id, Arc::clone(&meta.membership));
         self.snapshot = meta.clone();
-        self.installing = Some(PendingSnapshot { meta, submitted: false });
+        self.installing = Some(Box::new(PendingSnapshot { meta, submitted: false }));
         self.loading = false;
-        self.out.loaded = crate::Entries::new();
+        self.out.loaded = None;
         self.pending_trim = 0;
         self.update_active_membership();
     }
@@ -163,6 +163,6 @@ impl Raft {
 
     fn trim(&mut self, to: Index) {
         self.log.trim(to);
-        self.out.trim = Some(to);
+        self.out.rare().trim = Some(to);
     }
 }

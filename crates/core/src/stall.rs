@@ -62,6 +62,8 @@ struct Standstill {
 }
 
 impl Standstill {
+    const NONE: Self = Self { work: None, ticks: 0 };
+
     fn tick(&mut self, work: Option<u64>, limit: u32) {
         let ticks = if work.is_some() && work == self.work { self.ticks + 1 } else { 0 };
         *self = Self { work, ticks: ticks.min(limit) };
@@ -82,20 +84,33 @@ impl Raft {
         }
     }
 
-    /// Only counts; a member without unfinished work compares two empty values.
+    /// Only counts; nothing to do for a member without unfinished work.
+    #[inline]
     pub(crate) fn tick_stall(&mut self) {
         let limit = self.config.stall_limit_ticks();
         if limit == 0 {
             return;
         }
         let (save, apply) = (self.oldest_save(), self.oldest_apply());
+        if save.is_none() && apply.is_none() && !self.stall.reported.any() {
+            (self.stall.disk, self.stall.machine) = (Standstill::NONE, Standstill::NONE);
+            return;
+        }
         self.stall.disk.tick(save, limit);
         self.stall.machine.tick(apply, limit);
         let stalled = self.stalled();
         if stalled != self.stall.reported {
             self.stall.reported = stalled;
-            self.out.events.push(Event::Stalled(stalled));
+            self.out.rare().events.push(Event::Stalled(stalled));
         }
+    }
+
+    /// Neither the disk nor the state machine has anything to do.
+    pub(crate) fn is_work_finished(&self) -> bool {
+        self.installing.is_none()
+            && self.oldest_save().is_none()
+            && self.oldest_apply().is_none()
+            && !self.stall.reported.any()
     }
 
     /// A long command is not a standstill: otherwise a client could depose the leader with a
@@ -166,11 +181,15 @@ impl Raft {
     /// scenarios/stall_leader_steps_down.txt.
     pub(crate) fn hand_over_if_stalled(&mut self) {
         let stalled = self.stalled();
+        let Role::Leader(leader) = &mut self.role else { return };
+        if !stalled.any() {
+            leader.handing_over_since = None;
+            return;
+        }
         let Some(leader) = self.role.leader() else { return };
         // A leader without a vote leaves as soon as its successors know the membership.
         let votes = self.membership().is_voter(self.config.id);
-        let successor =
-            if stalled.any() && votes { self.healthiest_successor(leader, stalled) } else { None };
+        let successor = if votes { self.healthiest_successor(leader, stalled) } else { None };
         let successor = successor.filter(|_| self.quorum_can_vote(leader, stalled));
         let (clock, timeout) = (leader.clock, u64::from(self.config.election_ticks));
         let (handing_over_since, open) = (leader.handing_over_since, leader.transfer);

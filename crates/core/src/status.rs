@@ -155,7 +155,7 @@ impl Raft {
 
     /// The present status of this member.
     pub fn status(&self) -> Status {
-        let counts = self.active_membership();
+        let counts = &self.active.logged;
         Status {
             id: self.config.id,
             role: self.role.kind(),
@@ -175,7 +175,7 @@ impl Raft {
             goal: self.goal_status(),
             settled: self.reports.settled,
             stalled: self.stalled(),
-            lost: self.lost_log.map(|lost| lost.confirmed),
+            lost: self.lost_log.as_ref().map(|lost| lost.confirmed),
             reads_waiting: self.role.leader().map_or(0, |leader| leader.reads.waiting()),
             elapsed_ticks: self.timer.elapsed,
             timeout_ticks: self.timer.timeout,

@@ -43,6 +43,10 @@ impl TermBudget {
         }
     }
 
+    pub(crate) fn is_full(&self) -> bool {
+        self.terms == Self::FULL && !self.refused
+    }
+
     fn allows(&self, from: Term, to: Term) -> bool {
         let limit = if from == 0 { Self::FIRST } else { self.terms.max(Self::FREE) };
         to - from <= limit
@@ -66,7 +70,7 @@ impl Raft {
     pub(crate) fn check_term(&mut self, envelope: &Envelope) -> Result<(), Dropped> {
         let Envelope { from, term, message, .. } = envelope;
         let (from, term, current) = (*from, *term, self.term);
-        if message.is_termless() || term <= current || self.term_budget.allows(current, term) {
+        if term <= current || message.is_termless() || self.term_budget.allows(current, term) {
             return Ok(());
         }
         self.term_budget.refused = true;
@@ -173,13 +177,18 @@ impl Raft {
         if self.role.kind() != RoleKind::Follower {
             self.become_follower(self.term, Some(from));
         }
+        self.on_known_leader_heard();
+        self.set_leader(Some(from));
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn on_known_leader_heard(&mut self) {
         self.timer.reset();
         self.term_budget.on_quorum_heard();
         self.informed_by_vote = false;
         self.holds_newer_log = false;
         self.timer.lease_guard = self.config.lease_guard_ticks();
-        self.set_leader(Some(from));
-        Ok(())
     }
 
     /// Enters a term, or the same one again, without a known leader.

@@ -55,7 +55,7 @@ impl Raft {
         if let Some(leader) = self.role.leader_mut() {
             leader.transfer = Some(Transfer { to });
         }
-        self.out.events.push(Event::TransferBegan { to });
+        self.out.rare().events.push(Event::TransferBegan { to });
         if caught_up {
             self.send_timeout_now(to);
         } else {
@@ -104,7 +104,7 @@ impl Raft {
         // The leader asked for this campaign, so no pre-vote is needed.
         let campaign = self.campaign(Campaign::Forced);
         if campaign == NOT_APPLIED_YET && !self.config.etcd_compat.early_timeout_now_dropped {
-            self.requested_campaign = Some(RequestedCampaign { from, term: self.term });
+            self.requested_campaign = Some(Box::new(RequestedCampaign { from, term: self.term }));
             return Ok(Accepted::Done);
         }
         campaign
@@ -115,7 +115,10 @@ impl Raft {
     /// dropped the request would leave the cluster without a leader for an election timeout.
     /// Shown by scenarios/leaving_leader_request_waits_for_apply.txt.
     pub(crate) fn campaign_if_requested(&mut self) {
-        let Some(RequestedCampaign { from, term }) = self.requested_campaign else { return };
+        let Some(RequestedCampaign { from, term }) = self.requested_campaign.as_deref().copied()
+        else {
+            return;
+        };
         let is_current = term == self.term
             && self.role.kind() == RoleKind::Follower
             && self.leader.is_none_or(|leader| leader == from);
@@ -142,7 +145,7 @@ impl Raft {
         let Some(open) = self.role.leader_mut().and_then(|leader| leader.transfer.take()) else {
             return false;
         };
-        self.out.events.push(Event::TransferAborted { to: open.to, reason });
+        self.out.rare().events.push(Event::TransferAborted { to: open.to, reason });
         true
     }
 }

@@ -93,14 +93,21 @@ impl Raft {
     }
 
     /// The difference between the sender of a promise and the recorded member, if any.
-    fn identity_mismatch(&self, envelope: &Envelope) -> Option<Dropped> {
+    #[inline]
+    pub(crate) fn identity_mismatch(&self, envelope: &Envelope) -> Option<Dropped> {
         let Envelope { from, incarnation, joined_at, message, .. } = envelope;
         let (from, incarnation, joined_at) = (*from, *incarnation, *joined_at);
-        let membership = self.membership();
-        if !message.is_promise() || !membership.contains(from) {
+        if !message.is_promise() {
             return None;
         }
-        let known = membership.identity(from);
+        let known = self.membership().identity(from);
+        let as_known = joined_at == known.joined_at || incarnation == 0;
+        if as_known && known.incarnation.is_none_or(|named| named == incarnation) {
+            return None;
+        }
+        if !self.membership().contains(from) {
+            return None;
+        }
         if incarnation != 0 && joined_at != known.joined_at {
             // A sender with a later join index belongs to a newer membership that has not
             // arrived here, and that one decides. Its replies, however, would be counted by
@@ -127,8 +134,9 @@ impl Raft {
         if behind || self.config.is_known_as(known) {
             return Err(Dropped::Unsolicited);
         }
-        if self.reports.identity_rejected.replace(known) != Some(known) {
-            self.out.events.push(Event::IdentityRejected { by, known });
+        if self.reports.identity_rejected.as_deref() != Some(&known) {
+            self.reports.identity_rejected = Some(Box::new(known));
+            self.out.rare().events.push(Event::IdentityRejected { by, known });
         }
         Ok(Accepted::Done)
     }
@@ -142,9 +150,17 @@ fn in_range(id: EntryId) -> Result<(), Malformed> {
     }
 }
 
-fn check_append(term: Term, append: &Append, activation: Activation) -> Result<(), Malformed> {
+#[inline]
+pub(crate) fn check_append(
+    term: Term,
+    append: &Append,
+    activation: Activation,
+) -> Result<(), Malformed> {
     in_range(append.prev)?;
     in_range(EntryId::new(0, append.commit))?;
+    if append.entries.is_empty() {
+        return Ok(());
+    }
     check_entries(append.prev, &append.entries, term, activation)
 }
 
@@ -157,8 +173,8 @@ pub(crate) fn check_entries(
     activation: Activation,
 ) -> Result<(), Malformed> {
     let mut before = prev;
-    for chunk in entries.chunks() {
-        for entry in chunk {
+    for slice in entries.slices() {
+        for entry in slice.entries() {
             if entry.id.index != before.index + 1 {
                 return Err(Malformed::GapInEntries);
             }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::membership::{Membership, MembershipParts};
+use crate::progress::Peer;
 use crate::role::Leader;
 use crate::{Index, MemberId, MemberSet, Raft};
 
@@ -39,9 +40,29 @@ pub(crate) fn quorum_with_learners(raft: &Raft, leader: &Leader) -> Index {
 pub(crate) fn quorum_with_leader(raft: &Raft, leader: &Leader) -> Index {
     let membership = raft.membership();
     if membership.is_voter(raft.config.id) {
-        return leader.quorum_matched(membership);
+        return leader.quorum_matched();
     }
     with_extra(membership, leader, &[raft.log.saved()])
+}
+
+/// What a quorum of another membership holds.
+pub(crate) fn quorum_by(membership: &Membership, leader: &Leader) -> Index {
+    membership.quorum(|id| leader.peer(id).map_or(0, Peer::counted_match))
+}
+
+/// Whether the incoming majority alone has replied.
+pub(crate) fn incoming_active(membership: &Membership, leader: &Leader) -> bool {
+    let active = |id| leader.peer(id).is_some_and(|peer| peer.progress.active);
+    incoming_of(membership).quorum(active)
+}
+
+/// The voters of all majorities together.
+pub(crate) fn all_of(incoming: &[u32], outgoing: &[Box<[u32]>]) -> Vec<u32> {
+    let outgoing = outgoing.iter().flat_map(|majority| majority.iter());
+    let mut all: Vec<u32> = incoming.iter().chain(outgoing).copied().collect();
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
 fn matched(leader: &Leader, id: MemberId) -> Index {

@@ -32,6 +32,8 @@ pub(crate) struct Log {
     /// The batches that were handed to the state machine and not reported as applied: the
     /// last index and the bytes of each.
     batches: VecDeque<(Index, u64)>,
+    /// The bytes of all of them.
+    applying_bytes: u64,
     /// The limit on those is reached: nothing more until something is applied.
     apply_full: bool,
 }
@@ -58,6 +60,7 @@ impl Log {
             applying: base.index,
             applied: base.index,
             batches: VecDeque::new(),
+            applying_bytes: 0,
             apply_full: false,
         };
         if first <= base.index {
@@ -110,10 +113,15 @@ impl Log {
     }
 
     /// The term of the entry at this index; none where it is trimmed or missing.
+    #[inline]
     pub(crate) fn term(&self, index: Index) -> Option<Term> {
         if index == self.last.index {
             return Some(self.last.term);
         }
+        self.term_below_last(index)
+    }
+
+    fn term_below_last(&self, index: Index) -> Option<Term> {
         if index > self.last.index || index < self.base.index {
             return None;
         }
@@ -160,6 +168,7 @@ impl Log {
     }
 
     /// Appends entries that follow the last one.
+    #[inline]
     pub(crate) fn append(&mut self, entries: Entries) {
         let Some(last) = entries.last() else { return };
         if last.id.term == self.last.term && !self.terms.is_empty() {
@@ -217,6 +226,7 @@ impl Log {
         self.commit = id.index;
         self.applying = id.index;
         self.batches.clear();
+        self.applying_bytes = 0;
         self.apply_full = false;
     }
 
@@ -237,6 +247,7 @@ impl Log {
     }
 
     /// Entries from here on, for a message.
+    #[inline]
     pub(crate) fn from(&mut self, index: Index, bytes_max: u64) -> LogRead {
         if index > self.last.index {
             return LogRead::InMemory(Entries::new());
@@ -265,10 +276,9 @@ impl Log {
     /// The next entries for the state machine, not beyond `to` and up to `bytes_max` in
     /// progress, but at least one.
     pub(crate) fn take_to_apply(&mut self, to: Index, bytes_max: u64) -> Entries {
-        let out: u64 = self.batches.iter().map(|(_, bytes)| bytes).sum();
-        let left = bytes_max.saturating_sub(out);
+        let left = bytes_max.saturating_sub(self.applying_bytes);
         let entries = self.tail.range(self.applying + 1, to + 1, left);
-        self.note_handed_out(&entries, out, bytes_max);
+        self.note_handed_out(&entries, bytes_max);
         self.apply_full |= self.applying < to;
         entries
     }
@@ -281,17 +291,18 @@ impl Log {
                 entries.push(part);
             }
         }
-        let out: u64 = self.batches.iter().map(|(_, bytes)| bytes).sum();
-        self.note_handed_out(&entries, out, bytes_max);
+        self.note_handed_out(&entries, bytes_max);
         entries
     }
 
-    fn note_handed_out(&mut self, entries: &Entries, out: u64, bytes_max: u64) {
+    #[inline]
+    fn note_handed_out(&mut self, entries: &Entries, bytes_max: u64) {
         if let Some(last) = entries.last() {
             let bytes = entries.bytes();
             self.applying = last.id.index;
             self.batches.push_back((last.id.index, bytes));
-            self.apply_full = out + bytes >= bytes_max;
+            self.applying_bytes += bytes;
+            self.apply_full = self.applying_bytes >= bytes_max;
         }
     }
 
@@ -299,9 +310,18 @@ impl Log {
         self.applied = index;
         self.applying = self.applying.max(index);
         self.apply_full = false;
-        while self.batches.front().is_some_and(|(last, _)| *last <= index) {
+        while let Some((last, bytes)) = self.batches.front()
+            && *last <= index
+        {
+            self.applying_bytes -= bytes;
             self.batches.pop_front();
         }
+    }
+
+    pub(crate) fn free_buffers(&mut self) {
+        self.batches.shrink_to_fit();
+        self.terms.shrink_to_fit();
+        self.tail.free_buffers();
     }
 
     /// Bytes of payload in the entries after `from` up to `to`.

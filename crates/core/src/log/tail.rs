@@ -46,21 +46,33 @@ impl Tail {
         self.open.push(entry);
     }
 
+    #[inline]
     pub(super) fn append(&mut self, entries: Entries) {
         self.seal();
-        for slice in entries.into_slices() {
-            debug_assert_eq!(slice.first_index(), self.next());
-            self.bytes += slice.bytes();
-            self.slices.push_back(slice);
-        }
+        debug_assert!(entries.first().is_none_or(|first| first.id.index == self.next()));
+        self.bytes += entries.bytes();
+        entries.move_into(&mut self.slices);
     }
 
     /// Entries from `from` up to but not including `to`, up to `bytes_max` but at least one
     /// entry.
+    #[inline(always)]
     pub(super) fn range(&mut self, from: Index, to: Index, bytes_max: u64) -> Entries {
-        if to > self.open_first() {
+        if !self.open.is_empty() && to > self.open_first() {
             self.seal();
         }
+        // Usually the newest slice is read, and all of it: what was appended last.
+        if let Some(newest) = self.slices.back()
+            && newest.first_index() == from
+            && newest.last_index() < to
+            && newest.bytes() <= bytes_max
+        {
+            return newest.clone().into();
+        }
+        self.range_of_slices(from, to, bytes_max)
+    }
+
+    fn range_of_slices(&self, from: Index, to: Index, bytes_max: u64) -> Entries {
         let mut entries = Entries::new();
         let mut left = bytes_max;
         for slice in self.slices_from(from) {
@@ -80,7 +92,17 @@ impl Tail {
     }
 
     /// Bytes of payload in `from..to`, as far as they are held.
+    #[inline]
     pub(super) fn payload_bytes(&self, from: Index, to: Index) -> u64 {
+        match self.slices.back() {
+            Some(newest) if newest.first_index() == from && newest.last_index() + 1 == to => {
+                newest.payload_bytes()
+            }
+            _ => self.payload_bytes_of_slices(from, to),
+        }
+    }
+
+    fn payload_bytes_of_slices(&self, from: Index, to: Index) -> u64 {
         let mut bytes = 0;
         for slice in self.slices_from(from).take_while(|slice| slice.first_index() < to) {
             bytes += if from <= slice.first_index() && slice.last_index() < to {
@@ -148,21 +170,29 @@ impl Tail {
         }
     }
 
+    /// Frees what is not used. The slots of a long log are not worth a copy.
+    pub(super) fn free_buffers(&mut self) {
+        const FEW: usize = 16;
+        self.open.shrink_to_fit();
+        if self.slices.len() <= FEW {
+            self.slices.shrink_to_fit();
+        }
+    }
+
     fn open_first(&self) -> Index {
         self.slices.back().map_or(self.first, |slice| slice.last_index() + 1)
     }
 
     /// Turns the open entries into a shared block.
     fn seal(&mut self) {
-        let bytes = std::mem::take(&mut self.open_bytes);
         if !self.open.is_empty() {
+            let bytes = std::mem::take(&mut self.open_bytes);
             self.slices.extend(Slice::new(self.open.drain(..), bytes));
         }
     }
 
     /// The slices from the one that contains `from` on.
     fn slices_from(&self, from: Index) -> impl Iterator<Item = &Slice> {
-        // Usually the newest ones are read.
         let before = |slice: &Slice| slice.last_index() < from;
         let count = self.slices.len();
         let at = match self.slices.get(count.wrapping_sub(2)) {

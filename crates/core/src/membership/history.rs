@@ -4,10 +4,11 @@
 //! active one is the newest that was handed to the state machine (on apply), or the newest
 //! in the log (on append).
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use super::Membership;
-use crate::{EntryId, Index};
+use crate::{Activation, Config, EntryId, Index};
 
 /// The memberships of a log: that of its snapshot, and one for each change since.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -29,23 +30,75 @@ impl LoggedMembership {
     }
 }
 
+/// The membership that counts now, with what follows from it and is asked for in every step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ActiveMembership {
+    pub(crate) logged: LoggedMembership,
+    /// The index of the entry of the membership, also after a snapshot.
+    pub(crate) since: Index,
+    /// Where the last goal ended; 0 for none.
+    pub(crate) last_goal_end: Index,
+    /// This member is a voter of it, and a leader has nothing to do for it: it is not joint,
+    /// has no goal, and the incarnations of all voters are recorded if they are used.
+    pub(crate) is_plain: bool,
+}
+
+impl ActiveMembership {
+    pub(crate) fn new(logged: &LoggedMembership, config: &Config) -> Self {
+        let membership = &logged.membership;
+        let named = config.incarnation == 0
+            || membership.incoming().iter().all(|id| membership.incarnation(id).is_some());
+        let is_plain = !membership.is_joint()
+            && !membership.auto_leave()
+            && membership.goal().is_none()
+            && membership.is_voter(config.id)
+            && named;
+        Self {
+            since: logged.since().index,
+            last_goal_end: membership.ended_goals().last().map_or(0, |ended| ended.at.index),
+            is_plain,
+            logged: logged.clone(),
+        }
+    }
+}
+
+/// The history contains the membership, and its hash.
+impl Hash for ActiveMembership {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.logged.id.hash(state);
+    }
+}
+
 impl MembershipHistory {
     pub(crate) fn new(id: EntryId, membership: Arc<Membership>) -> Self {
         Self { known: vec![LoggedMembership { id, membership }] }
     }
 
     /// The membership as of this index.
+    #[inline]
     pub(crate) fn at(&self, index: Index) -> &LoggedMembership {
-        if self.newest().id.index <= index {
-            return self.newest();
-        }
+        let newest = self.newest();
+        if newest.id.index <= index { newest } else { self.before_newest(index) }
+    }
+
+    fn before_newest(&self, index: Index) -> &LoggedMembership {
         let newer = self.known.partition_point(|known| known.id.index <= index);
         // Memberships older than the snapshot are dropped, so the first one is the best
         // answer for anything before it.
         &self.known[newer.saturating_sub(1)]
     }
 
+    /// The one that counts when the log is handed to the state machine up to `applying`.
+    #[inline]
+    pub(crate) fn active(&self, activation: Activation, applying: Index) -> &LoggedMembership {
+        match activation {
+            Activation::OnApply => self.at(applying),
+            Activation::OnAppend => self.newest(),
+        }
+    }
+
     /// The newest membership in the log, whether it counts or not.
+    #[inline]
     pub(crate) fn newest(&self) -> &LoggedMembership {
         &self.known[self.known.len() - 1]
     }
@@ -61,7 +114,12 @@ impl MembershipHistory {
     }
 
     /// Whether the log contains a change after `from`, up to and including `to`.
+    #[inline]
     pub(crate) fn any_between(&self, from: Index, to: Index) -> bool {
+        from < self.newest().id.index && self.any_in(from, to)
+    }
+
+    fn any_in(&self, from: Index, to: Index) -> bool {
         self.known.iter().any(|known| from < known.id.index && known.id.index <= to)
     }
 

@@ -18,7 +18,11 @@ const REMOVED_MAX: usize = 64;
 
 impl Membership {
     /// The recorded incarnation of this member's disk, if any.
+    #[inline]
     pub fn incarnation(&self, id: MemberId) -> Option<u64> {
+        if self.incarnations.is_empty() {
+            return None;
+        }
         let at = self.incarnations.binary_search_by_key(&id, |(named, _)| *named).ok()?;
         self.incarnations.get(at).map(|(_, incarnation)| *incarnation)
     }
@@ -32,7 +36,11 @@ impl Membership {
     }
 
     /// The index of the entry that added this member; 0 for the first members.
+    #[inline]
     pub fn joined_at(&self, id: MemberId) -> Index {
+        if self.joined.is_empty() {
+            return 0;
+        }
         let at = self.joined.binary_search_by_key(&id, |(named, _)| *named).ok();
         at.and_then(|at| self.joined.get(at)).map_or(0, |(_, index)| *index)
     }

@@ -22,7 +22,7 @@ pub use goal::{
     EndedGoal, Goal, GoalEnd, GoalStep, Plan, PlanContext, PlannedStep, next_step, plan,
 };
 pub use parts::MembershipParts;
-pub use quorum::{Quorum, VoteResult, quorum_size};
+pub use quorum::{Quorum, VoteResult, VoterSlots, quorum_size};
 pub use refusal::ChangeRefusal;
 
 use crate::{Activation, EntryId, Index, MemberId, MemberSet};

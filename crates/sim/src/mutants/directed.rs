@@ -14,8 +14,8 @@ use quorate_core::{
     Boot, Config, Entries, Entry, EntryId, Envelope, Index, MemberId, Membership, SnapshotMeta,
 };
 use quorate_kv::{
-    Command, Kv, LeaseGrant, LeaseInquiry, LeaseInquiryStep, LeaseQuery, Lessor, LessorConfig,
-    MemoryTable, SharedKv,
+    Command, Kv, LeaseGrant, LeaseInquiry, LeaseInquiryStep, LeaseQuery, LeaseWork, Lessor,
+    LessorConfig, MemoryTable, SharedKv,
 };
 
 /// Counts the commands that it runs.
@@ -202,6 +202,34 @@ pub(super) fn deposed_leaders_do_not_renew() -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Renewals clear the logged remaining time of a lease, each of them until a clearing has run, and
+/// again when another time was logged after it: the next leader would count from it.
+pub(super) fn renewals_clear_checkpoints() -> Result<(), String> {
+    let table = Kv::open(MemoryTable::default()).map_err(|error| error.to_string())?;
+    let store = SharedKv::new(table);
+    let grant = Command::LeaseGrant(LeaseGrant { id: LEASE, ttl: 60 });
+    store.clone().apply(1, &grant.encode()).map_err(|error| error.to_string())?;
+    let mut lessor = Lessor::new(LessorConfig { grace_ms: 0, checkpoint_every_ms: 1_000 });
+    lessor.start(&store, &store.read(), TERM, 0);
+    let checkpoint =
+        |lessor: &mut Lessor, now| match lessor.poll(&store, &store.read(), Some(TERM), now, 1) {
+            LeaseWork::Propose { checkpoints, .. } if !checkpoints.is_empty() => Ok(()),
+            other => Err(format!("no checkpoint is due: {other:?}")),
+        };
+    let renew = |lessor: &mut Lessor, now| -> Result<LeaseInquiry, String> {
+        match LeaseInquiry::begin(lessor, &store, &store.read(), LeaseQuery::Renew(LEASE), now) {
+            Some((inquiry, LeaseInquiryStep::Propose(..))) => Ok(inquiry),
+            other => Err(format!("the renewal at {now} clears no checkpoint: {other:?}")),
+        }
+    };
+    checkpoint(&mut lessor, 1_000)?;
+    let mut first = renew(&mut lessor, 1_001)?;
+    renew(&mut lessor, 1_002)?;
+    checkpoint(&mut lessor, 2_002)?;
+    first.proceed(&mut lessor, &store, &store.read(), true, Some(TERM), 2_003);
+    renew(&mut lessor, 2_004).map(drop)
 }
 
 const LEASE: i64 = 7;

@@ -31,13 +31,14 @@ impl Hunter for Explore {
 
 fn directed() -> Option<Kill> {
     type Check = fn() -> Result<(), String>;
-    let checks: [(&str, &str, Check); 6] = [
+    let checks: [(&str, &str, Check); 7] = [
         ("R2", "entries handed out twice", directed::entries_run_once),
         ("R2", "copies from before a restart", directed::copies_from_before_a_restart_do_not_run),
         ("R2", "a command of another disk", directed::commands_of_another_disk_do_not_run),
         ("R2", "a capture during an installation", directed::no_capture_while_a_snapshot_installs),
         ("R2", "versions of a cluster", directed::versions_are_kept),
         ("K1", "a renewal by a deposed leader", directed::deposed_leaders_do_not_renew),
+        ("K1", "renewals after a checkpoint", directed::renewals_clear_checkpoints),
     ];
     checks.into_iter().find_map(|(rule, place, check)| {
         let (checker, detail) = match catch_unwind(check) {
