@@ -17,6 +17,8 @@ pub struct LeaseDeadlines {
     by_end: BTreeSet<(u64, i64)>,
     by_checkpoint: BTreeSet<(u64, i64)>,
     checkpoint_every_ms: u64,
+    /// How many checkpoints this leader has proposed.
+    checkpoints: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -25,8 +27,10 @@ struct Deadline {
     ends: u64,
     /// When the next checkpoint is due; `None` for leases that expire earlier.
     checkpoint: Option<u64>,
-    /// Whether the replicated state holds a remaining time below the full TTL.
+    /// Whether the replicated state may hold a remaining time below the full TTL.
     checkpointed: bool,
+    /// The newest checkpoint of this lease; 0 for one of an earlier leader.
+    checkpoint_number: u64,
     /// Returned by [`LeaseDeadlines::expired`]: it can no longer be renewed.
     expired: bool,
 }
@@ -39,6 +43,8 @@ pub struct LeaseRenewal {
     /// Propose this checkpoint before replying to the client. Otherwise a new leader would
     /// use the old checkpoint and revoke the lease early.
     pub clear: Option<LeaseCheckpoint>,
+    /// The checkpoint that it clears, for [`LeaseDeadlines::cleared`].
+    pub checkpoint_number: u64,
 }
 
 /// At most this many leases expire per second after a leader change, because their owners
@@ -61,6 +67,7 @@ impl LeaseDeadlines {
             by_end: BTreeSet::new(),
             by_checkpoint: BTreeSet::new(),
             checkpoint_every_ms,
+            checkpoints: 0,
         };
         let begin = now.saturating_add(grace_ms);
         let mut ends: Vec<(u64, i64, &Lease)> = leases
@@ -83,7 +90,9 @@ impl LeaseDeadlines {
         let checkpoint = (self.checkpoint_every_ms > 0 && due < ends).then_some(due);
         self.by_end.insert((ends, id));
         self.by_checkpoint.extend(checkpoint.map(|due| (due, id)));
-        let deadline = Deadline { ttl_ms, ends, checkpoint, checkpointed, expired: false };
+        let (checkpoint_number, expired) = (0, false);
+        let deadline =
+            Deadline { ttl_ms, ends, checkpoint, checkpointed, checkpoint_number, expired };
         self.leases.insert(id, deadline);
     }
 
@@ -106,10 +115,22 @@ impl LeaseDeadlines {
     /// Renews a lease (keep-alive). `None` if it does not exist or has expired.
     pub fn renew(&mut self, id: i64, now: u64) -> Option<LeaseRenewal> {
         let deadline = *self.leases.get(&id).filter(|deadline| !deadline.expired)?;
-        let ttl_ms = deadline.ttl_ms;
-        self.insert(id, ttl_ms, now.saturating_add(ttl_ms), now, false);
+        let Deadline { ttl_ms, checkpointed, checkpoint_number, .. } = deadline;
+        self.insert(id, ttl_ms, now.saturating_add(ttl_ms), now, checkpointed);
+        if let Some(renewed) = self.leases.get_mut(&id) {
+            renewed.checkpoint_number = checkpoint_number;
+        }
+        // Also by the next renewal, until the command has run: it may be lost.
         let clear = deadline.checkpointed.then_some(LeaseCheckpoint { id, remaining: 0 });
-        Some(LeaseRenewal { ttl: (ttl_ms / 1_000) as i64, clear })
+        Some(LeaseRenewal { ttl: (ttl_ms / 1_000) as i64, clear, checkpoint_number })
+    }
+
+    /// The command that clears this checkpoint of a lease has run. A newer one is not cleared.
+    pub fn cleared(&mut self, id: i64, checkpoint_number: u64) {
+        let deadline = self.leases.get_mut(&id);
+        if let Some(deadline) = deadline.filter(|one| one.checkpoint_number == checkpoint_number) {
+            deadline.checkpointed = false;
+        }
     }
 
     /// Seconds until a lease expires, rounded down as in etcd, where some time has always passed
@@ -157,7 +178,8 @@ impl LeaseDeadlines {
             let Some(deadline) = self.leases.get_mut(&id) else { continue };
             let next = now.saturating_add(self.checkpoint_every_ms);
             deadline.checkpoint = (next < deadline.ends).then_some(next);
-            deadline.checkpointed = true;
+            self.checkpoints += 1;
+            (deadline.checkpointed, deadline.checkpoint_number) = (true, self.checkpoints);
             self.by_checkpoint.extend(deadline.checkpoint.map(|next| (next, id)));
             // Rounded up: a lease may expire late but never early.
             let remaining = deadline.ends.saturating_sub(now).div_ceil(1_000) as i64;
@@ -218,6 +240,8 @@ mod tests {
         assert_eq!(renewal.ttl, 600);
         assert_eq!(renewal.clear, Some(LeaseCheckpoint { id: 1, remaining: 0 }));
         assert_eq!(second.seconds_left(1, 2_000), Some(599));
+        assert!(second.renew(1, 3_000).unwrap().clear.is_some(), "not cleared yet");
+        second.cleared(1, renewal.checkpoint_number);
         assert_eq!(second.renew(1, 3_000).unwrap().clear, None);
     }
 

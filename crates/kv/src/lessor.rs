@@ -231,8 +231,8 @@ enum InquiryStage {
     /// The lease is unknown here, but the requester may have seen a grant that this member has
     /// not applied yet.
     NotFound,
-    /// The old checkpoint is being cleared. After that, this is the answer.
-    Clearing(LeaseAnswer),
+    /// The old checkpoint, which has this number, is being cleared. After that, this is the answer.
+    Clearing(LeaseAnswer, u64),
     /// This is the answer, if this member still leads.
     Confirming(LeaseAnswer),
 }
@@ -280,11 +280,6 @@ impl LeaseInquiry {
         now: u64,
     ) -> LeaseInquiryStep {
         if !succeeded {
-            if let InquiryStage::Clearing(_) = self.stage {
-                // The deadlines assume that the checkpoint was cleared: build them again from
-                // the store.
-                lessor.leader = None;
-            }
             return LeaseInquiryStep::NoAnswer;
         }
         match self.stage {
@@ -292,7 +287,13 @@ impl LeaseInquiry {
                 let step = self.look_up(lessor, store, kv, now);
                 self.confirm_first(step)
             }
-            InquiryStage::Clearing(answer) => self.confirm_first(LeaseInquiryStep::Answer(answer)),
+            InquiryStage::Clearing(answer, checkpoint_number) => {
+                let leader = lessor.leader.as_mut().filter(|leader| leader.term == self.term);
+                if let Some(leader) = leader {
+                    leader.deadlines.cleared(self.query.id(), checkpoint_number);
+                }
+                self.confirm_first(LeaseInquiryStep::Answer(answer))
+            }
             InquiryStage::Confirming(answer) => {
                 let id = self.query.id();
                 // The requester may have seen a revocation that this member had not applied
@@ -338,11 +339,11 @@ impl LeaseInquiry {
             }
             LeaseQuery::Renew(_) => {
                 let renewed = lessor.with(store, kv, now, |deadlines| deadlines.renew(id, now));
-                let Some(LeaseRenewal { ttl, clear }) = renewed.flatten() else {
+                let Some(LeaseRenewal { ttl, clear, checkpoint_number }) = renewed.flatten() else {
                     return LeaseInquiryStep::Answer(None);
                 };
                 if let Some(clear) = clear {
-                    self.stage = InquiryStage::Clearing(Some(ttl));
+                    self.stage = InquiryStage::Clearing(Some(ttl), checkpoint_number);
                     let command = Command::LeaseCheckpoint(vec![clear]);
                     return LeaseInquiryStep::Propose(self.term, command);
                 }
@@ -390,6 +391,83 @@ mod tests {
         lessor.start(&store, &store.read(), 3, 0);
         run(&store, 1, &Command::LeaseGrant(LeaseGrant { id: 7, ttl: 5 }));
         (lessor, store)
+    }
+
+    /// Renews a lease, up to its first step.
+    fn renewal(
+        lessor: &mut Lessor,
+        store: &SharedKv<MemoryTable>,
+        id: i64,
+        now: u64,
+    ) -> (LeaseInquiry, LeaseInquiryStep) {
+        LeaseInquiry::begin(lessor, store, &store.read(), LeaseQuery::Renew(id), now).unwrap()
+    }
+
+    /// Logs the remaining times that are due.
+    fn log_checkpoints(
+        lessor: &mut Lessor,
+        store: &SharedKv<MemoryTable>,
+        index: u64,
+        now: u64,
+    ) -> Vec<i64> {
+        let work = lessor.poll(store, &store.read(), Some(3), now, 9);
+        let LeaseWork::Propose { revoke, checkpoints, .. } = work else { panic!("{work:?}") };
+        assert!(!checkpoints.is_empty());
+        run(store, index, &Command::LeaseCheckpoint(checkpoints));
+        revoke
+    }
+
+    /// The revocation may still be committed: the client must not be told that the lease lasts.
+    #[test]
+    fn a_lease_stays_expired_when_the_checkpoint_of_another_one_is_not_cleared() {
+        let (mut lessor, store) = leading();
+        run(&store, 2, &Command::LeaseGrant(LeaseGrant { id: 8, ttl: 60 }));
+        assert_eq!(lessor.poll(&store, &store.read(), Some(3), 0, 9), nothing_due());
+        assert_eq!(log_checkpoints(&mut lessor, &store, 3, 5_000), [7]);
+        let (mut other, step) = renewal(&mut lessor, &store, 8, 5_001);
+        assert!(matches!(step, LeaseInquiryStep::Propose(3, _)), "{step:?}");
+        let step = other.proceed(&mut lessor, &store, &store.read(), false, Some(3), 5_002);
+        assert_eq!(step, LeaseInquiryStep::NoAnswer);
+        if let LeaseWork::CatchUp { term } = lessor.poll(&store, &store.read(), Some(3), 5_003, 9) {
+            lessor.start(&store, &store.read(), term, 5_003);
+        }
+        let (mut renewed, step) = renewal(&mut lessor, &store, 7, 5_004);
+        assert_eq!(step, LeaseInquiryStep::CatchUp);
+        let mut step = renewed.proceed(&mut lessor, &store, &store.read(), true, Some(3), 5_005);
+        if step == LeaseInquiryStep::CatchUp {
+            step = renewed.proceed(&mut lessor, &store, &store.read(), true, Some(3), 5_006);
+        }
+        assert_eq!(step, LeaseInquiryStep::Answer(None));
+    }
+
+    fn nothing_due() -> LeaseWork {
+        LeaseWork::Propose { term: 3, revoke: Vec::new(), checkpoints: Vec::new() }
+    }
+
+    /// If the leader is lost before the first clearing is committed, the next one counts from the
+    /// checkpoint: until then each renewal has to clear it.
+    #[test]
+    fn each_renewal_clears_the_checkpoint_until_it_is_cleared() {
+        let (mut lessor, store) = leading();
+        run(&store, 2, &Command::LeaseGrant(LeaseGrant { id: 8, ttl: 60 }));
+        assert_eq!(lessor.poll(&store, &store.read(), Some(3), 0, 9), nothing_due());
+        log_checkpoints(&mut lessor, &store, 3, 1_000);
+        let clears = |step: &LeaseInquiryStep| matches!(step, LeaseInquiryStep::Propose(3, _));
+        let (mut first, step) = renewal(&mut lessor, &store, 8, 1_001);
+        assert!(clears(&step), "{step:?}");
+        let (mut second, step) = renewal(&mut lessor, &store, 8, 1_002);
+        assert!(clears(&step), "{step:?}");
+        // A checkpoint that comes after the first clearing has to be cleared as well.
+        log_checkpoints(&mut lessor, &store, 4, 2_002);
+        for inquiry in [&mut first, &mut second] {
+            let step = inquiry.proceed(&mut lessor, &store, &store.read(), true, Some(3), 2_003);
+            assert_eq!(step, LeaseInquiryStep::CatchUp);
+        }
+        let (mut third, step) = renewal(&mut lessor, &store, 8, 2_004);
+        assert!(clears(&step), "{step:?}");
+        third.proceed(&mut lessor, &store, &store.read(), true, Some(3), 2_005);
+        let (_, step) = renewal(&mut lessor, &store, 8, 2_006);
+        assert_eq!(step, LeaseInquiryStep::CatchUp);
     }
 
     /// Otherwise the lease would never expire.
@@ -495,6 +573,6 @@ mod tests {
             LeaseInquiryStep::CatchUp
         );
         let step = failed.proceed(&mut lessor, &store, &store.read(), false, Some(3), 2_000);
-        assert_eq!((step, lessor.term()), (LeaseInquiryStep::NoAnswer, None));
+        assert_eq!((step, lessor.term()), (LeaseInquiryStep::NoAnswer, Some(3)));
     }
 }
