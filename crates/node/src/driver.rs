@@ -146,6 +146,8 @@ pub struct Driver {
     handed: EntryId,
     /// Reads that may run once the machine was handed this index.
     pub(crate) confirmed: BTreeMap<Index, Vec<RequestToken>>,
+    /// The newest entry whose effect the machine has, as it reported since the start.
+    ran: Index,
     /// This member was removed from the cluster, and has run the entry that removed it.
     pub(crate) removed: bool,
     /// The newest snapshot that was captured, or is being captured.
@@ -206,6 +208,7 @@ impl Driver {
             attempt_count: starts << ATTEMPT_BITS,
             handed: applied,
             confirmed: BTreeMap::new(),
+            ran: 0,
             removed: false,
             captured,
             capturing: false,
@@ -344,6 +347,7 @@ impl Driver {
     pub fn job_done(&mut self, done: MachineJobDone) {
         match done {
             MachineJobDone::Applied { index, outcomes, removed, versions } => {
+                self.ran = self.ran.max(index);
                 let _ = self.step(Input::Applied(index));
                 self.on_versions(&versions);
                 for (sequence, outcome) in outcomes {
@@ -362,6 +366,7 @@ impl Driver {
             MachineJobDone::TooLate(_) => self.snapshot_given_up(),
             MachineJobDone::Installed { meta, dedup, version, bytes } => {
                 self.version = version;
+                self.ran = self.ran.max(meta.id.index);
                 self.applied_bytes.set_snapshot_bytes(bytes);
                 self.on_installed(&meta, &dedup);
             }
@@ -533,17 +538,29 @@ impl Driver {
         }
     }
 
-    /// Hands reads to the machine whose index it was handed before: it runs jobs in order.
+    /// Hands reads to the machine whose index it was handed before: it runs jobs in order. A barrier
+    /// whose entries have run is complete without the machine.
     fn run_confirmed_reads(&mut self) {
-        let handed = self.handed.index;
+        if self.confirmed.is_empty() {
+            return;
+        }
+        let (handed, ran) = (self.handed.index, self.ran);
         while let Some(read) = self.confirmed.first_entry()
             && *read.key() <= handed
         {
-            for token in read.remove() {
+            let (index, tokens) = read.remove_entry();
+            for token in tokens {
                 let Some(open) = self.requests.get_mut(token) else { continue };
-                if let RequestBody::Read(query) = &open.body {
-                    self.jobs.push(MachineJob::Query(token, query.clone()));
-                    open.stage = RequestStage::Querying;
+                match &open.body {
+                    RequestBody::Read(None) if index <= ran => {
+                        let reply = RequestReply::Read { index: ran, reply: Bytes::new() };
+                        self.finish(token, Ok(reply));
+                    }
+                    RequestBody::Read(query) => {
+                        self.jobs.push(MachineJob::Query(token, query.clone()));
+                        open.stage = RequestStage::Querying;
+                    }
+                    _ => {}
                 }
             }
         }

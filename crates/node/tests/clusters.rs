@@ -5,7 +5,7 @@
 mod support;
 
 use quorate::membership::MembershipEvent;
-use quorate::{NodeConfig, NodeError, RequestError, RequestRefused, StopReason};
+use quorate::{Node, NodeConfig, NodeError, RequestError, RequestRefused, StopReason};
 use quorate_core::MemberId;
 use quorate_core::membership::GoalEnd;
 use support::{CLUSTER, Clients, Cluster, flip_byte, get, in_time, put, until_done, wait_for};
@@ -201,7 +201,7 @@ async fn a_directory_of_another_cluster_or_in_use_is_refused() {
     let storage = || quorate::DirectoryStorage::new(cluster.path(1)).unwrap();
     let start = async |config: NodeConfig| {
         let transport = support::listen(0).await;
-        quorate::Node::start(config, storage(), quorate::MemoryKv::default(), transport).await
+        Node::start(config, storage(), quorate::MemoryKv::default(), transport).await
     };
     let same = NodeConfig::first(CLUSTER, 1, [(1, "127.0.0.1:1")]);
     let text = start(same.clone()).await.unwrap_err().to_string();
@@ -244,3 +244,50 @@ async fn a_watch_reports_committed_effective_and_settled_memberships() {
     assert_eq!(get(&joined, "a").await.as_deref(), Some("1"));
     cluster.stop().await;
 }
+
+/// Callers that wait at the same time share requests. Each must still see what was acknowledged
+/// before it called, and callers that give up must not hold up the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn barriers_of_many_callers_cover_what_each_has_seen() {
+    let cluster = Cluster::start(3).await;
+    let leader = cluster.leader().await.clone();
+    let follower = cluster.nodes.values().find(|node| node.id() != leader.id()).unwrap().clone();
+    let mut callers = Vec::new();
+    for number in 0..200 {
+        callers.push(tokio::spawn(write_and_wait(number, leader.clone(), follower.clone())));
+    }
+    for caller in callers {
+        in_time("a caller", caller).await.unwrap();
+    }
+    cluster.stop().await;
+    assert!(follower.barrier().await.is_err());
+}
+
+/// Writes on one member, and waits for it on the other.
+async fn write_and_wait(number: u64, leader: Node, follower: Node) {
+    let key = format!("key {number}");
+    for _ in 0..5 {
+        // Refused without a leader: the machine may be busy.
+        let written = loop {
+            match leader.propose(put(&key, "x")).await {
+                Ok(written) => break written,
+                Err(_) => tokio::time::sleep(RETRY_INTERVAL).await,
+            }
+        };
+        if number.is_multiple_of(4) {
+            // Gives up, perhaps while others wait for the same request.
+            let soon = std::time::Duration::from_micros(10 * number);
+            let _ = tokio::time::timeout(soon, follower.barrier()).await;
+            continue;
+        }
+        let seen = loop {
+            match follower.barrier().await {
+                Ok(seen) => break seen,
+                Err(_) => tokio::time::sleep(RETRY_INTERVAL).await,
+            }
+        };
+        assert!(seen >= written.index, "{seen} < {}", written.index);
+    }
+}
+
+const RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_millis(50);

@@ -508,3 +508,35 @@ fn a_crash_between_save_and_install_of_a_snapshot_is_made_up_for_at_the_start() 
     cluster.ticks(20);
     assert_eq!(cluster.get(3, "last"), value("v"));
 }
+
+/// The core counts the entries of a durable snapshot as applied before the machine has them.
+#[test]
+fn a_barrier_waits_for_a_machine_that_installs_a_snapshot() {
+    let mut cluster = snapshot_saved_and_not_installed("barrier-installing");
+    let token = cluster.member(3).driver.barrier();
+    cluster.ticks(3);
+    assert_eq!(cluster.outcomes.get(&(3, token)), None);
+    let held = cluster.member(3).held_jobs.take().unwrap();
+    held.into_iter().for_each(|job| cluster.member(3).do_job(job));
+    cluster.ticks(20);
+    assert!(matches!(cluster.outcomes.get(&(3, token)), Some(Ok(RequestReply::Read { .. }))));
+}
+
+#[test]
+fn a_barrier_whose_entries_have_run_needs_no_job_of_the_machine() {
+    let mut cluster = TestCluster::new("barrier-idle", &[1, 2, 3], DriverOptions::default());
+    cluster.elect(1);
+    let _ = cluster.put(1, "k", "1");
+    cluster.ticks(3);
+    let ran = cluster.member(2).driver.raft().log_status().applied;
+    cluster.member(2).held_jobs = Some(Vec::new());
+    let token = cluster.member(2).driver.barrier();
+    cluster.ticks(3);
+    let expected = RequestReply::Read { index: ran, reply: Bytes::new() };
+    assert_eq!(cluster.outcomes.get(&(2, token)), Some(&Ok(expected)));
+    // One with an entry that has not run waits for it.
+    let _ = cluster.put(1, "k", "2");
+    let token = cluster.member(2).driver.barrier();
+    cluster.ticks(3);
+    assert_eq!(cluster.outcomes.get(&(2, token)), None);
+}

@@ -21,6 +21,7 @@ use super::mailbox::{Completion, Control, Mailbox};
 use super::member::{Member, SharedState, TaskState};
 use super::node::Node;
 use super::raft_threads::RaftThreads;
+use super::shared_barriers::SharedBarriers;
 use super::status::{KnownMembership, StopReason};
 use super::storage::{Storage, StoredState};
 use super::sync::lock;
@@ -403,6 +404,7 @@ fn shared(config: &NodeConfig, driver: &Driver) -> SharedState {
         cluster_version: watch::Sender::new(driver.cluster_version()),
         events: broadcast::Sender::new(EVENTS_KEPT),
         ended: watch::Sender::new(None),
+        barriers: SharedBarriers::default(),
     }
 }
 

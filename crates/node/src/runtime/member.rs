@@ -25,6 +25,7 @@ use super::leader_query::{LeaderQuery, ReplyTo};
 use super::mailbox::{ClientRequest, Completion, Control, FromPeers, Mailbox, RequestKind};
 use super::metrics::{Counters, NodeObserver};
 use super::pending_replies::PendingReplies;
+use super::shared_barriers::SharedBarriers;
 use super::side_messages::{LeaderView, SideMessage, SideRequests};
 use super::snapshots::OutgoingSnapshot;
 use super::status::{KnownMembership, MembershipEvent, NodeStatus, StopReason};
@@ -72,6 +73,7 @@ pub(crate) struct SharedState {
     pub(crate) cluster_version: watch::Sender<ClusterVersion>,
     pub(crate) events: broadcast::Sender<MembershipEvent>,
     pub(crate) ended: watch::Sender<Option<StopReason>>,
+    pub(crate) barriers: SharedBarriers,
 }
 
 /// What the task keeps between turns.

@@ -28,6 +28,7 @@ pub(crate) mod metrics;
 mod node;
 mod pending_replies;
 mod raft_threads;
+mod shared_barriers;
 mod side_messages;
 mod snapshots;
 pub(crate) mod status;

@@ -22,6 +22,7 @@ use super::leader_query::{LeaderQuery, QUERY_BYTES_MAX};
 use super::mailbox::{ClientRequest, Completion, Control, RequestKind};
 use super::member::SharedState;
 use super::metrics::Metrics;
+use super::shared_barriers::{self, SharedBarriers};
 use super::side_messages::LeaderView;
 use super::status::{MembershipWatch, NodeStatus, StopReason};
 use super::storage::Storage;
@@ -150,7 +151,17 @@ impl Node {
     /// Waits until every command that was acknowledged before this call has run on this
     /// member's machine. Returns the newest entry that has run. For applications that look into
     /// their machine themselves: what they then see is not stale.
+    ///
+    /// Callers that wait at the same time share a request.
     pub async fn barrier(&self) -> Result<Index, RequestError> {
+        shared_barriers::wait(self).await
+    }
+
+    pub(crate) fn barriers(&self) -> &SharedBarriers {
+        &self.shared.barriers
+    }
+
+    pub(crate) async fn send_barrier(&self) -> Result<Index, RequestError> {
         match self.request(RequestKind::Barrier).await? {
             RequestReply::Read { index, .. } => Ok(index),
             _ => Err(MISMATCH),

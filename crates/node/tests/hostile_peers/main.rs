@@ -308,7 +308,10 @@ async fn crowd(count: usize) {
         assert!(Instant::now() < deadline, "only {} of {count} are gone", gone() - before);
         sleep(Duration::from_millis(20)).await;
     }
-    assert_eq!(service.count(0, "connections_unidentified"), 0);
+    while service.count(0, "connections_unidentified") > 0 {
+        assert!(Instant::now() < deadline, "connections are still counted");
+        sleep(Duration::from_millis(20)).await;
+    }
     let grown = service::resident_bytes().saturating_sub(memory);
     assert!(grown < (64 << 20) + count as u64 * 8_192, "{grown} bytes more than before");
     service.keeps_serving("after the crowd").await;

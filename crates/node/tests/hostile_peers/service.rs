@@ -16,7 +16,7 @@ pub(crate) const BUFFERED_BYTES_MAX: usize = 64 << 20;
 pub(crate) const UNIDENTIFIED_MAX: usize = 64;
 
 /// Far longer than anything takes on the slowest machine: only a failure lasts this long.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(180);
 
 pub(crate) struct Service {
     nodes: Vec<Node>,
