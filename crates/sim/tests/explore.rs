@@ -76,6 +76,8 @@ fn rules_allow_what_is_right() {
         include_str!("rollback_with_replies_on_their_way.replay"),
         // A leader whose clock jumped logs how much time a lease has left; the next one counts on.
         include_str!("lease_checkpoint_after_clock_jump.replay"),
+        // A member that joins under a gray fault has a disk as fast as those of the others.
+        include_str!("joiner_with_a_healed_disk.replay"),
     ];
     for text in replays {
         let replay = RunReplay::parse(text).unwrap();

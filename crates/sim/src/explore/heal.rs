@@ -140,6 +140,8 @@ impl Simulation {
             self.end_pause(place);
         }
         self.setting.apply_delay = self.setting.apply_delay.min(WORK_MAX);
+        // Members that join later have such disks as well.
+        self.setting.disk_delay = self.setting.disk_delay.min(WORK_MAX);
         self.setting.delay = self.setting.delay.min(DELAY_MAX);
         Ok(())
     }
