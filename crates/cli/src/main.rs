@@ -28,7 +28,6 @@ mod print;
 mod progress_bar;
 mod snapshot_checksum;
 mod tolerance;
-mod utc_time;
 
 use std::ffi::OsString;
 use std::path::Path;

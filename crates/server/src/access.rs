@@ -71,8 +71,13 @@ impl fmt::Debug for ClientCredentials {
 impl ClientIdentity {
     /// The identity of the client that sent this gRPC request.
     pub(crate) fn of<T>(request: &Request<T>) -> Self {
-        let credentials = ClientCredentials::of(request.metadata().as_ref(), request.extensions());
-        Self { peer_address: request.remote_addr(), credentials }
+        Self::from_parts(request.metadata().as_ref(), request.extensions())
+    }
+
+    /// The same from the parts of a gRPC request.
+    pub(crate) fn from_parts(headers: &HeaderMap, extensions: &Extensions) -> Self {
+        let credentials = ClientCredentials::of(headers, extensions);
+        Self { credentials, ..Self::from_extensions(extensions) }
     }
 
     /// The same for a page that shows what a call shows: with the token of the request. The name in

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use axum::http::{Extensions, HeaderMap};
 use quorate::{CommandBuffer, Node};
 use quorate_kv::{
     AnyTable, Command, CommandIssuer, CommandObserver, KvCommandReply, KvError, Query, SharedKv,
@@ -57,6 +58,26 @@ pub struct ServiceContext {
     caught_up: Arc<AtomicBool>,
     policy: Arc<dyn AccessPolicy>,
     stage: Arc<watch::Sender<ServingStage>>,
+}
+
+/// Who makes a call, as its headers and its connection tell.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    pub(crate) client: ClientIdentity,
+    /// The client prefers an error over waiting while there is no leader.
+    pub(crate) requires_leader: bool,
+}
+
+impl Caller {
+    pub(crate) fn of<T>(request: &Request<T>) -> Self {
+        Self::from_parts(request.metadata().as_ref(), request.extensions())
+    }
+
+    /// The same from the parts of a request.
+    pub(crate) fn from_parts(headers: &HeaderMap, extensions: &Extensions) -> Self {
+        let requires_leader = headers.get(HAS_LEADER).is_some_and(|value| value == "true");
+        Self { client: ClientIdentity::from_parts(headers, extensions), requires_leader }
+    }
 }
 
 /// How far the shutdown of a server is.
@@ -214,7 +235,16 @@ impl ServiceContext {
         request: &Request<T>,
         action: &ClientAction<'_>,
     ) -> impl Future<Output = Result<ClientIdentity, ServiceError>> + Send + use<'s, T> {
-        let client = self.admit_by_policy(request, action);
+        self.admit_caller(Caller::of(request), action)
+    }
+
+    /// The same without a request of gRPC's library.
+    pub(crate) fn admit_caller<'s>(
+        &'s self,
+        caller: Caller,
+        action: &ClientAction<'_>,
+    ) -> impl Future<Output = Result<ClientIdentity, ServiceError>> + Send + use<'s> {
+        let client = self.admit_by_policy(caller, action);
         let right = action.required_right();
         // Nothing checks these again when they are carried out, and this member may not know the
         // newest users and roles.
@@ -232,12 +262,12 @@ impl ServiceContext {
         }
     }
 
-    fn admit_by_policy<T>(
+    fn admit_by_policy(
         &self,
-        request: &Request<T>,
+        caller: Caller,
         action: &ClientAction<'_>,
     ) -> Result<ClientIdentity, ServiceError> {
-        let client = ClientIdentity::of(request);
+        let Caller { client, requires_leader } = caller;
         audit::note_action(&client, action);
         let served_by = action.served_by();
         let served_by_learners = match served_by {
@@ -248,7 +278,7 @@ impl ServiceContext {
         if !served_by_learners && self.is_learner() {
             return Err(ServiceError::NotServedByLearners);
         }
-        let needs_leader = served_by != ServedBy::Always && requires_leader(request.metadata());
+        let needs_leader = served_by != ServedBy::Always && requires_leader;
         if needs_leader && self.node.leader().is_none() {
             return Err(ServiceError::NoLeader);
         }
@@ -401,8 +431,10 @@ fn accepted(reply: KvCommandReply) -> Result<KvCommandReply, ServiceError> {
 
 /// Whether the client prefers an error over waiting while there is no leader.
 pub(crate) fn requires_leader(metadata: &MetadataMap) -> bool {
-    metadata.get("hasleader").is_some_and(|value| value == "true")
+    metadata.get(HAS_LEADER).is_some_and(|value| value == "true")
 }
+
+const HAS_LEADER: &str = "hasleader";
 
 /// 512 MiB.
 pub(crate) const RESPONSE_MEMORY_DEFAULT: u64 = 512 << 20;

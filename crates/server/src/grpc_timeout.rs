@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderValue};
 
 /// Why the value is malformed, in the words of etcd's gRPC library.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +38,10 @@ pub(crate) enum CallTimeout {
 
 impl CallTimeout {
     pub(crate) fn of(headers: &HeaderMap) -> Self {
-        let Some(value) = headers.get("grpc-timeout") else { return Self::InFuture };
+        headers.get("grpc-timeout").map_or(Self::InFuture, Self::of_value)
+    }
+
+    fn of_value(value: &HeaderValue) -> Self {
         let value = String::from_utf8_lossy(value.as_bytes());
         let malformed = |problem| {
             Self::Malformed(MalformedTimeout { problem, value: value.clone().into_owned() })
@@ -65,10 +68,20 @@ impl CallTimeout {
 
 /// The timeout of a call. `None` if it is not given or malformed.
 pub(crate) fn timeout_of(headers: &HeaderMap) -> Option<Duration> {
-    if matches!(CallTimeout::of(headers), CallTimeout::Malformed(_)) {
+    let value = headers.get("grpc-timeout")?;
+    match CallTimeout::of_value(value) {
+        CallTimeout::Malformed(_) => None,
+        CallTimeout::Passed => Some(Duration::ZERO),
+        CallTimeout::InFuture => duration_of(value),
+    }
+}
+
+/// The duration that a value says. `None` if it is zero or malformed.
+pub(crate) fn duration_of(value: &HeaderValue) -> Option<Duration> {
+    if CallTimeout::of_value(value) != CallTimeout::InFuture {
         return None;
     }
-    let value = headers.get("grpc-timeout")?.to_str().ok()?;
+    let value = value.to_str().ok()?;
     let (digits, unit) = value.split_at_checked(value.len().checked_sub(1)?)?;
     let number: u64 = digits.parse().ok()?;
     Some(match unit {

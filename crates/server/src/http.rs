@@ -55,7 +55,8 @@ pub(crate) fn metrics_router(state: HttpState) -> Router {
         .with_state(state)
 }
 
-/// Everything on the client port that is not one of our gRPC services, with the console or without.
+/// Everything on the client port beside etcd's services and those of `quorate.v1`, with the console
+/// or without.
 pub(crate) fn client_router(state: HttpState, has_console: bool) -> Router {
     let own = Router::new().route("/version", get(version)).route("/debug/vars", get(debug_vars));
     let router = metrics_router(state.clone())

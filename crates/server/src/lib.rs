@@ -23,13 +23,13 @@ mod debug_vars;
 mod etcd_export;
 mod etcd_import;
 mod etcd_release;
+mod front;
 #[doc(hidden)]
 pub mod fuzzing;
 mod gateway;
 mod grpc_guard;
 mod grpc_timeout;
 mod http;
-mod http2_authority;
 pub mod logs;
 mod lost_peers;
 mod member_change;

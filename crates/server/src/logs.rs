@@ -151,7 +151,8 @@ fn caller(event: &Event<'_>) -> String {
 fn console_line(event: &Event<'_>, mut fields: EventFields, now: SystemTime) -> String {
     event.record(&mut fields);
     let (level, caller) = (event.metadata().level().as_str().to_lowercase(), caller(event));
-    let mut line = format!("{}\t{level}\t{caller}\t{}", timestamp(now), fields.message);
+    let mut line =
+        format!("{}\t{level}\t{caller}\t{}", timestamp(now, LOG_DECIMALS), fields.message);
     if !fields.fields.is_empty() {
         line.push_str(&format!("\t{}", Value::Object(fields.fields)));
     }
@@ -167,7 +168,7 @@ fn json_line(event: &Event<'_>, mut fields: EventFields, now: SystemTime) -> Str
     let mut line = format!(
         "{{\"level\":{},\"ts\":{},\"caller\":{},\"msg\":{}",
         quoted(&level),
-        quoted(&timestamp(now)),
+        quoted(&timestamp(now, LOG_DECIMALS)),
         quoted(&caller(event)),
         quoted(&fields.message)
     );
@@ -217,14 +218,18 @@ impl Visit for EventFields {
     }
 }
 
-/// In the format of RFC 3339, in UTC, with microseconds.
-pub(crate) fn timestamp(now: SystemTime) -> String {
-    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (seconds, micros) = (since.as_secs(), since.subsec_micros());
+/// Lines of the log have microseconds.
+pub(crate) const LOG_DECIMALS: usize = 6;
+
+/// In the format of RFC 3339, in UTC, with this many decimals of a second, 6 at most.
+pub fn timestamp(time: SystemTime, decimals: usize) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (seconds, mut fraction) = (since.as_secs(), format!("{:06}", since.subsec_micros()));
+    fraction.truncate(decimals);
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = date(days);
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{fraction}Z")
 }
 
 /// The date this many days after 1 January 1970.
@@ -289,7 +294,10 @@ mod tests {
             (1_735_689_599, "2024-12-31T23:59:59.000000Z"),
             (4_107_542_400, "2100-03-01T00:00:00.000000Z"),
         ] {
-            assert_eq!(timestamp(UNIX_EPOCH + Duration::from_secs(seconds)), text);
+            let time = UNIX_EPOCH + Duration::from_secs(seconds);
+            assert_eq!(timestamp(time, LOG_DECIMALS), text);
         }
+        let time = UNIX_EPOCH + Duration::from_micros(1_794_902_709_123_456);
+        assert_eq!(timestamp(time, 3), "2026-11-17T08:05:09.123Z");
     }
 }

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,10 +16,6 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tokio_stream::{Stream, StreamExt};
-use tonic::body::Body;
-use tonic::codegen::Service;
-use tonic::codegen::http::{Request, Response};
-use tonic::transport::Server;
 
 use crate::auth::audit::{AuditLog, AuditedService};
 use crate::auth::{Auth, AuthConfigError};
@@ -31,6 +26,7 @@ use crate::connections::{
 };
 use crate::context::{ServiceContext, ServiceLimits, SharedStore};
 use crate::corruption::{DataMismatch, check_initially};
+use crate::front::{Front, UnaryCalls};
 use crate::gateway::Gateway;
 use crate::grpc_guard::GrpcGuard;
 use crate::http::{HttpState, client_router, metrics_router};
@@ -40,6 +36,7 @@ use crate::overview::ClusterOverview;
 use crate::recover::{RecoverError, adopt_etcd_member, finish_interrupted, force_new_cluster};
 use crate::request_kinds::{OnlyKinds, RequestKinds};
 use crate::service::dispatch::Dispatch;
+use crate::service::kv::KvService;
 use crate::service::{kv_service, message_bytes_max, routes};
 use crate::shutdown::{
     LeadershipTransfer, ShutdownSignals, decline_leadership, transfer_leadership,
@@ -238,32 +235,33 @@ impl RunningServer {
         let files = FileLimits::of_process();
         let limit = ConnectionLimit::new(files.clients());
         let handshakes = Handshakes::new(files.handshakes(), Arc::clone(&metrics.handshakes));
-        let clients = listeners.clients.into_iter().map(|(one, kinds)| (one, &router, kinds));
+        // The audit log is written by the layers of the router.
+        let unary = audit_log.is_none().then(|| {
+            let service = KvService::new(self.context.clone());
+            UnaryCalls::new(service, Arc::clone(&metrics.calls), bytes_max)
+        });
+        let clients = listeners.clients.into_iter();
+        let clients = clients.map(|(one, kinds)| (one, &router, kinds, unary.clone()));
         let consoles = listeners.console.into_iter();
-        let consoles = consoles.map(|one| (one, &console, RequestKinds::All));
-        for (listener, router, kinds) in clients.chain(consoles) {
+        let consoles = consoles.map(|one| (one, &console, RequestKinds::All, None));
+        for (listener, router, kinds, unary) in clients.chain(consoles) {
             let incoming = incoming(listener, &limit, &handshakes, Arc::clone(&metrics.traffic));
+            let unary = unary.filter(|_| kinds != RequestKinds::Http);
             let router = OnlyKinds::new(router.clone(), kinds);
-            let served = serve(incoming, router, streams_max, self.stop_signal());
-            self.serving.push(tokio::spawn(served));
+            let front = Front { router, unary, streams_max, stopping: self.stopping.subscribe() };
+            self.serving.push(tokio::spawn(front.serve(incoming)));
         }
         let limit = ConnectionLimit::new(files.metrics());
         let handshakes = Handshakes::new(files.metrics(), Arc::default());
         for listener in listeners.metrics {
             // Bytes on these ports are not clients' traffic.
             let incoming = incoming(listener, &limit, &handshakes, Arc::new(Traffic::default()));
-            let served = serve(incoming, metrics_router.clone(), streams_max, self.stop_signal());
-            self.serving.push(tokio::spawn(served));
+            let (router, stopping) = (metrics_router.clone(), self.stopping.subscribe());
+            let front = Front { router, unary: None, streams_max, stopping };
+            self.serving.push(tokio::spawn(front.serve(incoming)));
         }
         for address in &self.client_addresses {
             tracing::info!(address = %address, "accepting client connections");
-        }
-    }
-
-    fn stop_signal(&self) -> impl Future<Output = ()> + Send + 'static {
-        let mut stopping = self.stopping.subscribe();
-        async move {
-            let _ = stopping.wait_for(|stopping| *stopping).await;
         }
     }
 
@@ -434,30 +432,6 @@ impl fmt::Debug for RunningServer {
     }
 }
 
-async fn serve<S>(
-    incoming: impl Stream<Item = io::Result<MeteredConnection>>,
-    service: S,
-    streams_max: u32,
-    stop: impl Future<Output = ()> + Send,
-) where
-    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
-    S: Clone + Send + 'static,
-    S::Future: Send,
-{
-    let served = Server::builder()
-        .accept_http1(true)
-        .max_concurrent_streams(streams_max)
-        .http2_max_header_list_size(HEADER_BYTES_MAX)
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .http2_keepalive_interval(Some(KEEP_ALIVE_INTERVAL))
-        .serve_with_incoming_shutdown(service, incoming, stop)
-        .await;
-    if let Err(error) = served {
-        tracing::error!(%error, "a listener failed and is no longer served");
-    }
-}
-
 fn incoming(
     listener: ClientListener,
     limit: &ConnectionLimit,
@@ -625,11 +599,3 @@ impl std::error::Error for ServerError {
 /// etcd's text.
 const REMOVED: &str = "the member has been permanently removed from the cluster";
 const READY_RETRY_INTERVAL: Duration = Duration::from_millis(100);
-const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
-/// What a client may send before the server has read it. h2 closes a connection with
-/// ENHANCE_YOUR_CALM when the small DATA frames that wait on it take more than half of the
-/// connection's window, where each counts as 256 bytes: a stream of keep-alives or watches, of
-/// 15 bytes and more each, must reach the end of its own window first, and wait.
-const STREAM_WINDOW_BYTES: u32 = 128 << 10;
-const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
-const HEADER_BYTES_MAX: u32 = 16 << 10;

@@ -23,10 +23,11 @@ use quorate_storage::codec::Codec;
 type Parser = (&'static str, fn(&[u8]), Vec<Vec<u8>>);
 
 /// The fuzz targets, and where the normal tests have their short version.
-const TARGETS: [(&str, &str); 15] = [
+const TARGETS: [(&str, &str); 16] = [
     ("wal", "crates/sim/tests/damage.rs"),
     ("snapshot", "crates/sim/tests/damage.rs"),
     ("peer_frame", HERE),
+    ("http2", "crates/http2/tests/serve/random.rs"),
     ("scenario", "crates/sim/tests/scenarios.rs"),
     ("core_codec", HERE),
     ("kv_command", HERE),

@@ -15,7 +15,8 @@ use support::{TestMember, start_all};
 use tonic::Request;
 use tonic::metadata::MetadataValue;
 
-/// A backup in our own format, as `quorate snapshot save` asks for it, or in etcd's, as `etcdctl` does.
+/// A backup in our own format, as `quorate snapshot save` requests it, or in etcd's, as `etcdctl`
+/// does.
 async fn backup(member: &TestMember, format: Option<&'static str>) -> Vec<u8> {
     let mut maintenance = MaintenanceClient::new(member.channel().await);
     let mut request = Request::new(SnapshotRequest {});

@@ -107,10 +107,7 @@ async fn unread_responses_stay_within_the_budget() {
     assert_eq!(timeout(TEST_TIMEOUT, served).await.unwrap(), 8);
     assert!(metric(&server, "quorate_client_responses_dropped_total").await > 0);
     drop((unread, client));
-    support::wait_for("all memory is free", async || {
-        metric(&server, "quorate_client_response_bytes").await == 0
-    })
-    .await;
+    wait_until_free(&server).await;
     let found = timeout(TEST_TIMEOUT, kv.range(range)).await.unwrap().unwrap().into_inner();
     assert_eq!((found.kvs.len(), found.count, found.more), (8, 8, false));
     assert!(found.kvs.iter().all(|kv| kv.value.len() == MIB as usize && kv.version == 1));
@@ -147,10 +144,7 @@ async fn unread_lists_of_leases_stay_within_the_budget() {
     let used = metric(&server, "quorate_client_response_bytes").await;
     assert!(used <= 8 * MIB, "{used}");
     drop((unread, client));
-    support::wait_for("all memory is free", async || {
-        metric(&server, "quorate_client_response_bytes").await == 0
-    })
-    .await;
+    wait_until_free(&server).await;
     let found = leases.lease_time_to_live(keys).await.unwrap().into_inner();
     assert_eq!((found.keys.len(), found.granted_ttl), (KEYS, 100_000));
     server.stop_now().await;
@@ -240,11 +234,16 @@ async fn unread_replies_to_writes_stay_within_the_budget() {
         assert!(used <= 8 * MIB, "{used}");
     }
     drop((unread, client));
+    wait_until_free(&server).await;
+    server.stop_now().await;
+}
+
+/// The memory of all responses is free again.
+async fn wait_until_free(server: &RunningServer) {
     support::wait_for("all memory is free", async || {
-        metric(&server, "quorate_client_response_bytes").await == 0
+        metric(server, "quorate_client_response_bytes").await == 0
     })
     .await;
-    server.stop_now().await;
 }
 
 fn watch_all() -> WatchRequest {

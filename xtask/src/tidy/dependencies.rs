@@ -8,6 +8,7 @@ use std::path::Path;
 const ALLOWED: &[(&str, &[&str])] = &[
     ("crates/core", &[]),
     ("crates/etcd-files", &[]),
+    ("crates/http2", &[]),
     ("crates/proto", &[]),
     ("crates/storage", &["quorate-core"]),
     ("crates/node", &["quorate-core", "quorate-storage"]),
@@ -22,6 +23,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "quorate",
             "quorate-core",
             "quorate-etcd-files",
+            "quorate-http2",
             "quorate-kv",
             "quorate-proto",
             "quorate-storage",
@@ -35,6 +37,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "quorate",
             "quorate-core",
             "quorate-etcd-files",
+            "quorate-http2",
             "quorate-kv",
             "quorate-server",
             "quorate-sim",

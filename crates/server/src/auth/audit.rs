@@ -23,7 +23,7 @@ use tonic::codegen::{BoxFuture, Service};
 
 use crate::access::{AccessMode, ClientAction, ClientIdentity};
 use crate::context::ServiceContext;
-use crate::logs::timestamp;
+use crate::logs::{LOG_DECIMALS, timestamp};
 use crate::status::ServiceError;
 
 /// What is known about one call. Filled while the call is handled.
@@ -163,7 +163,9 @@ where
             let response = response.await?;
             // A status in the headers is that of a call that failed; otherwise it follows later.
             let status = response.headers().get("grpc-status");
-            line.write(status.map_or(Code::Ok, |code| Code::from_bytes(code.as_bytes())));
+            let status = status.map(|code| Code::from_bytes(code.as_bytes()));
+            let of_page = response.extensions().get::<Code>().copied();
+            line.write(status.or(of_page).unwrap_or(Code::Ok));
             Ok(response)
         });
         AuditedFuture::Audited { response }
@@ -224,7 +226,7 @@ impl AuditLog {
             return;
         }
         let mut line = Map::new();
-        line.insert("ts".into(), timestamp(SystemTime::now()).into());
+        line.insert("ts".into(), timestamp(SystemTime::now(), LOG_DECIMALS).into());
         line.insert("call".into(), call.into());
         line.insert("user".into(), entry.user.clone().map_or(Value::Null, Value::from));
         let client = entry.client.map(|client| client.to_string());

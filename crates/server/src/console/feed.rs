@@ -74,7 +74,10 @@ pub(super) async fn events(
 /// Refused as a call of the gateway is.
 fn refusal(error: ServiceError) -> Response {
     let status: tonic::Status = error.into();
-    error_response(&status).map(Body::new)
+    let mut response = error_response(&status).map(Body::new);
+    // For the audit log: the feed is no call of gRPC.
+    response.extensions_mut().insert(status.code());
+    response
 }
 
 /// Tells the client why there are no further events.

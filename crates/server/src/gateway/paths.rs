@@ -18,7 +18,7 @@ pub(super) fn below_version(path: &str) -> Option<&str> {
 
 /// The call of a path of the gateway: etcd's below its versions, and ours.
 pub(super) fn find_path(path: &str) -> Option<Option<GatewayCall>> {
-    match path.strip_prefix(OWN_PREFIX) {
+    match path.strip_prefix(OWN_PREFIX).filter(|own| own.contains('/')) {
         Some(own) => Some(find_in(OWN_PATHS, own)),
         None => below_version(path).map(find),
     }
@@ -48,15 +48,17 @@ pub(super) fn all() -> impl Iterator<Item = GatewayCall> {
 }
 
 /// Where the calls of `quorate.v1` are.
-const OWN_PREFIX: &str = "/quorate/v1/membership/";
+const OWN_PREFIX: &str = "/quorate/v1/";
 
+/// Other paths below the prefix have no second slash: pages and feeds.
 const OWN_PATHS: &[(&str, &str)] = &[
-    ("setgoal", "/quorate.v1.Membership/SetGoal"),
-    ("plan", "/quorate.v1.Membership/Plan"),
-    ("cancel", "/quorate.v1.Membership/Cancel"),
-    ("status", "/quorate.v1.Membership/Status"),
-    ("watch", "/quorate.v1.Membership/Watch"),
-    ("overview", OVERVIEW),
+    ("membership/setgoal", "/quorate.v1.Membership/SetGoal"),
+    ("membership/plan", "/quorate.v1.Membership/Plan"),
+    ("membership/cancel", "/quorate.v1.Membership/Cancel"),
+    ("membership/status", "/quorate.v1.Membership/Status"),
+    ("membership/watch", "/quorate.v1.Membership/Watch"),
+    ("membership/overview", OVERVIEW),
+    ("leadership/transfer", "/quorate.v1.Leadership/Transfer"),
 ];
 
 pub(super) const OVERVIEW: &str = "/quorate.v1.Membership/Overview";

@@ -41,12 +41,10 @@ struct ClientVersion {
 
 impl ClientVersions {
     fn count(&self, headers: &HeaderMap, kind: StreamKind) {
-        let given = headers.get("client-api-version").and_then(|version| version.to_str().ok());
-        let is_version = |text: &&str| {
-            let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-".contains(&byte);
-            !text.is_empty() && text.len() <= VERSION_BYTES_MAX && text.bytes().all(is_allowed)
-        };
-        let version = given.filter(is_version).unwrap_or(UNKNOWN_VERSION);
+        self.count_version(client_version(headers), kind);
+    }
+
+    fn count_version(&self, version: &str, kind: StreamKind) {
         if !self.count_known(version, kind) {
             self.insert(version);
             // Clients that make up versions are counted together.
@@ -82,6 +80,16 @@ impl ClientVersions {
             |one: &ClientVersion| (one.version.clone(), count(&one.unary), count(&one.stream));
         versions.iter().map(one).collect()
     }
+}
+
+/// The version that a client says it has.
+pub(crate) fn client_version(headers: &HeaderMap) -> &str {
+    let given = headers.get("client-api-version").and_then(|version| version.to_str().ok());
+    let is_version = |text: &&str| {
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-".contains(&byte);
+        !text.is_empty() && text.len() <= VERSION_BYTES_MAX && text.bytes().all(is_allowed)
+    };
+    given.filter(is_version).unwrap_or(UNKNOWN_VERSION)
 }
 
 const UNKNOWN_VERSION: &str = "unknown";
@@ -149,12 +157,31 @@ impl CallCounters {
 
     /// `None` for a path that is none of our methods.
     fn start(self: &Arc<Self>, path: &str) -> Option<ActiveCall> {
-        let method = METHODS.iter().position(|method| method.path == path)?;
-        let started = Instant::now();
-        let call = ActiveCall { calls: Arc::clone(self), method, started, ended: false };
-        add(&call.counters().started, 1);
-        Some(call)
+        method_of(path).map(|method| self.start_method(method))
     }
+
+    fn start_method(self: &Arc<Self>, method: MethodIndex) -> ActiveCall {
+        let started = Instant::now();
+        let call = ActiveCall { calls: Arc::clone(self), method: method.0, started, ended: false };
+        add(&call.counters().started, 1);
+        call
+    }
+
+    /// Counts a unary call that has arrived completely.
+    pub(crate) fn start_unary(self: &Arc<Self>, method: MethodIndex, client: &str) -> ActiveCall {
+        let call = self.start_method(method);
+        add(&call.counters().received, 1);
+        self.clients.count_version(client, StreamKind::Unary);
+        call
+    }
+}
+
+/// A method among all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MethodIndex(usize);
+
+pub(crate) fn method_of(path: &str) -> Option<MethodIndex> {
+    METHODS.iter().position(|method| method.path == path).map(MethodIndex)
 }
 
 fn add(count: &AtomicU64, more: u64) {
@@ -162,7 +189,7 @@ fn add(count: &AtomicU64, more: u64) {
 }
 
 /// One call in progress. If it is dropped before it ends, it counts as cancelled.
-struct ActiveCall {
+pub(crate) struct ActiveCall {
     calls: Arc<CallCounters>,
     method: usize,
     started: Instant,
@@ -181,6 +208,14 @@ impl ActiveCall {
     fn end(mut self, code: Code) {
         self.count_end(code);
         self.ended = true;
+    }
+
+    /// Counts the end of a unary call.
+    pub(crate) fn end_unary(self, code: Code) {
+        if code == Code::Ok {
+            add(&self.counters().sent, 1);
+        }
+        self.end(code);
     }
 
     fn count_end(&self, code: Code) {

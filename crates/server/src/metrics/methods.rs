@@ -102,6 +102,7 @@ pub(crate) const METHODS: &[Method] = &[
     unary("/quorate.v1.Membership/Status"),
     server_stream("/quorate.v1.Membership/Watch"),
     unary("/quorate.v1.Membership/Overview"),
+    unary("/quorate.v1.Leadership/Transfer"),
     unary("/etcdserverpb.Auth/AuthEnable"),
     unary("/etcdserverpb.Auth/AuthDisable"),
     unary("/etcdserverpb.Auth/AuthStatus"),

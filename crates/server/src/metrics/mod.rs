@@ -14,7 +14,9 @@ mod traffic;
 use std::fmt::{Display, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub(crate) use calls::CountedService;
+pub(crate) use calls::{
+    ActiveCall, CallCounters, CountedService, MethodIndex, client_version, method_of,
+};
 pub(crate) use commands::CommandMetrics;
 #[cfg(test)]
 pub(crate) use methods::METHODS;
@@ -31,7 +33,7 @@ use crate::member_details::address_of;
 use crate::request_budget::AwaitedRequests;
 use crate::response_budget::ResponseBudget;
 use crate::tls::HandshakeCounters;
-use calls::{CODES, CallCounters, MethodCounters};
+use calls::{CODES, MethodCounters};
 use histogram::DurationHistogram;
 use methods::Method;
 

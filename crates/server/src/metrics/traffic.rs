@@ -1,5 +1,4 @@
-//! Counts the bytes of client connections, and rewrites the authority of the first request
-//! (`http2_authority`).
+//! Counts the bytes of client connections.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -11,7 +10,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::Connected;
 
 use crate::connections::{ClientConnectInfo, ClientConnection};
-use crate::http2_authority::AuthorityRewriter;
 
 /// Bytes in both directions, summed over all connections.
 #[derive(Debug, Default)]
@@ -24,61 +22,18 @@ pub(crate) struct Traffic {
 pub(crate) struct MeteredConnection {
     stream: ClientConnection,
     traffic: Arc<Traffic>,
-    /// Until the first request has been read.
-    first_request: Option<Box<FirstRequest>>,
-}
-
-/// Rewrites the first request, and buffers what was not read yet.
-#[derive(Default)]
-struct FirstRequest {
-    rewriter: AuthorityRewriter,
+    /// Bytes that were read to find out the protocol, and that are read again.
     unread: Vec<u8>,
 }
 
 impl MeteredConnection {
     pub(crate) fn new(stream: ClientConnection, traffic: Arc<Traffic>) -> Self {
-        Self { stream, traffic, first_request: Some(Box::default()) }
+        Self { stream, traffic, unread: Vec::new() }
     }
 
-    fn poll_stream(
-        &mut self,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<usize>> {
-        let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        let bytes = buffer.filled().len() - before;
-        self.traffic.received.fetch_add(bytes as u64, Ordering::Relaxed);
-        Poll::Ready(Ok(bytes))
-    }
-
-    /// Reads through the rewriter.
-    fn poll_first_request(
-        &mut self,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let Some(mut first) = self.first_request.take() else { return Poll::Ready(Ok(())) };
-        while first.unread.is_empty() {
-            let mut bytes = [0; FIRST_READ_BYTES];
-            let mut piece = ReadBuf::new(&mut bytes);
-            match self.poll_stream(context, &mut piece) {
-                Poll::Ready(Ok(0)) => return Poll::Ready(Ok(())),
-                Poll::Ready(Ok(_)) => first.unread = first.rewriter.rewrite(piece.filled()),
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => {
-                    self.first_request = Some(first);
-                    return Poll::Pending;
-                }
-            }
-        }
-        let length = first.unread.len().min(buffer.remaining());
-        buffer.put_slice(&first.unread[..length]);
-        first.unread.drain(..length);
-        if !(first.rewriter.is_done() && first.unread.is_empty()) {
-            self.first_request = Some(first);
-        }
-        Poll::Ready(Ok(()))
+    /// The same connection, from which these bytes are read first.
+    pub(crate) fn with_unread(self, unread: Vec<u8>) -> Self {
+        Self { unread, ..self }
     }
 
     fn count_sent(&self, bytes: usize) -> usize {
@@ -101,15 +56,19 @@ impl AsyncRead for MeteredConnection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.first_request.is_some() {
-            return self.poll_first_request(context, buffer);
+        if !self.unread.is_empty() {
+            let length = self.unread.len().min(buffer.remaining());
+            buffer.put_slice(&self.unread[..length]);
+            self.unread.drain(..length);
+            return Poll::Ready(Ok(()));
         }
-        self.poll_stream(context, buffer).map_ok(|_| ())
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        let bytes = buffer.filled().len() - before;
+        self.traffic.received.fetch_add(bytes as u64, Ordering::Relaxed);
+        Poll::Ready(Ok(()))
     }
 }
-
-/// The first reads of a connection are small.
-const FIRST_READ_BYTES: usize = 1024;
 
 impl AsyncWrite for MeteredConnection {
     fn poll_write(

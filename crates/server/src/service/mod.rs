@@ -7,6 +7,7 @@ pub(crate) mod concurrency;
 pub(crate) mod dispatch;
 pub(crate) mod health;
 pub(crate) mod kv;
+pub(crate) mod leadership;
 pub(crate) mod lease;
 pub(crate) mod maintenance;
 pub(crate) mod membership;
@@ -19,6 +20,7 @@ use quorate_proto::etcdserverpb::lease_server::LeaseServer;
 use quorate_proto::etcdserverpb::maintenance_server::MaintenanceServer;
 use quorate_proto::etcdserverpb::watch_server::WatchServer;
 use quorate_proto::grpc::health::v1::health_server::HealthServer;
+use quorate_proto::quorate::v1::leadership_server::LeadershipServer;
 use quorate_proto::quorate::v1::membership_server::MembershipServer;
 use quorate_proto::v3electionpb::election_server::ElectionServer;
 use quorate_proto::v3lockpb::lock_server::LockServer;
@@ -64,6 +66,7 @@ pub(crate) fn routes(context: &ServiceContext, config: &ServerConfig) -> Routes 
     let membership = membership::MembershipService::new(context.clone());
     services(context)
         .add_service(MembershipServer::new(membership))
+        .add_service(LeadershipServer::new(leadership::LeadershipService::new(context.clone())))
         .add_service(ClusterServer::new(cluster))
         .add_service(HealthServer::new(health::HealthService::new(context.clone())))
 }

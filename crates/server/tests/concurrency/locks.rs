@@ -2,6 +2,7 @@
 
 use quorate_proto::v3lockpb::lock_client::LockClient;
 use quorate_proto::v3lockpb::{LockRequest, LockResponse, UnlockRequest};
+use quorate_server::RunningServer;
 use tokio::task::JoinHandle;
 use tonic::{Code, Request, Status};
 
@@ -14,7 +15,21 @@ async fn lock(member: &TestMember, lease: i64) -> Result<LockResponse, Status> {
     client.lock(request).await.map(tonic::Response::into_inner)
 }
 
-async fn begin_lock(member: &TestMember, lease: i64) -> JoinHandle<Result<LockResponse, Status>> {
+/// A server whose lock belongs to lease 1, and a client with lease 2 that waits for it.
+async fn with_waiter() -> (TestMember, RunningServer, LockTask) {
+    let (member, server) = single().await;
+    for id in 1..=2 {
+        grant(&member, id).await;
+    }
+    lock(&member, 1).await.unwrap();
+    let waiting = begin_lock(&member, 2).await;
+    wait_for_key(&member, "name/2", true).await;
+    (member, server, waiting)
+}
+
+type LockTask = JoinHandle<Result<LockResponse, Status>>;
+
+async fn begin_lock(member: &TestMember, lease: i64) -> LockTask {
     let mut client = LockClient::new(member.channel().await);
     tokio::spawn(async move {
         let request = LockRequest { name: "name".into(), lease };
@@ -74,13 +89,7 @@ async fn a_lock_without_a_lease_gets_one_and_an_unknown_lease_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_that_loses_its_lease_gets_an_error() {
-    let (member, server) = single().await;
-    for id in 1..=2 {
-        grant(&member, id).await;
-    }
-    lock(&member, 1).await.unwrap();
-    let waiting = begin_lock(&member, 2).await;
-    wait_for_key(&member, "name/2", true).await;
+    let (member, server, waiting) = with_waiter().await;
     revoke(&member, 2).await;
     unlock(&member, "name/1").await;
     let error = waiting.await.unwrap().unwrap_err();
@@ -90,13 +99,8 @@ async fn a_waiter_that_loses_its_lease_gets_an_error() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_waiter_leaves_no_key() {
-    let (member, server) = single().await;
-    for id in 1..=3 {
-        grant(&member, id).await;
-    }
-    lock(&member, 1).await.unwrap();
-    let waiting = begin_lock(&member, 2).await;
-    wait_for_key(&member, "name/2", true).await;
+    let (member, server, waiting) = with_waiter().await;
+    grant(&member, 3).await;
     waiting.abort();
     wait_for_key(&member, "name/2", false).await;
     // The same when its time is over.
@@ -111,13 +115,7 @@ async fn a_cancelled_waiter_leaves_no_key() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waiters_end_when_the_server_stops() {
-    let (member, server) = single().await;
-    for id in 1..=2 {
-        grant(&member, id).await;
-    }
-    lock(&member, 1).await.unwrap();
-    let waiting = begin_lock(&member, 2).await;
-    wait_for_key(&member, "name/2", true).await;
+    let (_member, server, waiting) = with_waiter().await;
     server.stop().await;
     assert_eq!(waiting.await.unwrap().unwrap_err().code(), Code::Unavailable);
 }

@@ -11,24 +11,12 @@ mod support;
 use std::net::SocketAddr;
 
 use http_client::{HttpResponse, post, send};
-use quorate_server::config::{ClusterState, ServerConfig};
-use quorate_server::{RunningServer, Url};
+use quorate_server::Url;
 use serde_json::{Value, json};
-use support::{TEST_TIMEOUT, TestMember, start_all, wait_for};
+use support::{TEST_TIMEOUT, TestMember, start_all, start_one, wait_for};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-
-async fn start(change: impl FnOnce(&mut ServerConfig)) -> (TestMember, RunningServer, SocketAddr) {
-    let member = TestMember::new("a");
-    let mut config = member.config(&[&member], ClusterState::New);
-    config.auth.bcrypt_cost = 4;
-    change(&mut config);
-    let server = RunningServer::start(config).await.unwrap();
-    server.wait_ready().await;
-    let address = server.client_addresses()[0];
-    (member, server, address)
-}
 
 async fn get(address: SocketAddr, path: &str, headers: &[&str]) -> HttpResponse {
     let host = format!("Host: {address}");
@@ -95,7 +83,7 @@ impl Feed {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_is_served_with_a_strict_policy() {
-    let (_member, server, address) = start(|_| {}).await;
+    let (_member, server, address) = start_one(|_| {}).await;
     let moved = get(address, "/console", &[]).await;
     assert_eq!((moved.code, moved.header("location")), (308, Some("/console/")));
     for (path, kind) in [
@@ -121,7 +109,7 @@ async fn the_page_is_served_with_a_strict_policy() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_its_own_page_may_write() {
-    let (_member, server, address) = start(|_| {}).await;
+    let (_member, server, address) = start_one(|_| {}).await;
     let put = r#"{"key":"Zm9v","value":"YmFy"}"#;
     let put_with = async |headers: &[&str]| {
         send(address, "POST", "/v3/kv/put", headers, put.as_bytes()).await.code
@@ -148,20 +136,18 @@ async fn only_its_own_page_may_write() {
     assert_eq!(get(address, "/console/", &link).await.code, 200);
     let goal = r#"{"target":{"voters":[{"name":"a"}]}}"#;
     let headers = ["Host: x", "Origin: http://evil.example", json];
-    for path in ["setgoal", "plan", "cancel", "status", "overview"] {
-        let path = format!("/quorate/v1/membership/{path}");
-        assert_eq!(
-            send(address, "POST", &path, &headers, goal.as_bytes()).await.code,
-            403,
-            "{path}"
-        );
+    let calls = ["setgoal", "plan", "cancel", "status", "overview"];
+    let paths = calls.map(|call| format!("/quorate/v1/membership/{call}"));
+    for path in paths.iter().map(String::as_str).chain(["/quorate/v1/leadership/transfer"]) {
+        let refused = send(address, "POST", path, &headers, goal.as_bytes()).await;
+        assert_eq!(refused.code, 403, "{path}");
     }
     server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn our_own_calls_are_served_as_json() {
-    let (_member, server, address) = start(|_| {}).await;
+    let (_member, server, address) = start_one(|_| {}).await;
     let status = post(address, "/quorate/v1/membership/status", "{}").await;
     assert_eq!(status.code, 200, "{}", status.body);
     let status = status.json();
@@ -217,9 +203,42 @@ async fn every_member_shows_the_whole_cluster() {
     }
 }
 
+/// From the page of a follower, and to a member that is neither it nor the leader.
+#[tokio::test(flavor = "multi_thread")]
+async fn leadership_is_transferred_through_any_member() {
+    let members = ["a", "b", "c"].map(TestMember::new);
+    let all: Vec<&TestMember> = members.iter().collect();
+    let servers = start_all(&all).await;
+    let path = "/quorate/v1/leadership/transfer";
+    wait_for("a leader of which all members know", async || {
+        let leaders: Vec<_> = servers.iter().map(|server| server.node().leader()).collect();
+        leaders[0].is_some() && leaders.iter().all(|leader| *leader == leaders[0])
+    })
+    .await;
+    let leader = servers[0].node().leader().unwrap();
+    let mut followers = servers.iter().filter(|server| server.node().id() != leader);
+    let (through, to) = (followers.next().unwrap(), followers.next().unwrap().node().id());
+    let address = through.client_addresses()[0];
+    let unknown = from_page(address, path, r#"{"target_id":"9"}"#).await;
+    assert_eq!(unknown.code, 400, "{}", unknown.body);
+    assert_eq!(unknown.json()["message"], "etcdserver: bad leader transferee");
+    let to_none = from_page(address, path, "{}").await;
+    assert_eq!(to_none.json()["message"], "etcdserver: bad leader transferee");
+    let body = format!(r#"{{"target_id":"{}"}}"#, to.0);
+    let moved = from_page(address, path, &body).await;
+    assert_eq!(moved.code, 200, "{}", moved.body);
+    assert_eq!(moved.json()["header"]["member_id"], through.node().id().0.to_string());
+    wait_for("the member leads", async || through.node().leader() == Some(to)).await;
+    // It leads already.
+    assert_eq!(from_page(address, path, &body).await.code, 200);
+    for server in servers {
+        server.stop_now().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_feed_sends_what_happens() {
-    let (_member, server, address) = start(|_| {}).await;
+    let (_member, server, address) = start_one(|_| {}).await;
     let mut feed = Feed::open(address, &[]).await;
     assert!(feed.head.contains("200 OK"), "{}", feed.head);
     assert!(feed.head.to_lowercase().contains("content-type: text/event-stream"), "{}", feed.head);
@@ -252,7 +271,7 @@ async fn the_feed_sends_what_happens() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn feeds_are_limited() {
-    let (_member, server, address) = start(|_| {}).await;
+    let (_member, server, address) = start_one(|_| {}).await;
     let mut feeds = Vec::new();
     let refused = loop {
         let feed = Feed::open(address, &[]).await;
@@ -293,10 +312,20 @@ async fn token(address: SocketAddr, login: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_users_the_feed_needs_one_and_changes_need_root() {
-    let (_member, server, address) = start(|_| {}).await;
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("audit.json");
+    let (_member, server, address) =
+        start_one(|config| config.auth.audit_log = Some(log.clone())).await;
     enable_auth(address).await;
     let refused = get(address, "/quorate/v1/events", &[]).await;
     assert_eq!(refused.code, 400, "{}", refused.body);
+    wait_for("the refusal is in the audit log", async || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let mut of_feed = lines.filter(|line| line["call"] == "/quorate/v1/events");
+        of_feed.any(|line| line["result"] == "InvalidArgument")
+    })
+    .await;
     assert_eq!(refused.json()["message"], "etcdserver: user name is empty");
     let wrong = get(address, "/quorate/v1/events", &["Authorization: x.1"]).await;
     assert_eq!(wrong.code, 401, "{}", wrong.body);
@@ -311,6 +340,12 @@ async fn with_users_the_feed_needs_one_and_changes_need_root() {
     assert_eq!(send(address, "POST", path, &[&user], goal).await.code, 403);
     assert_eq!(send(address, "POST", path, &[], goal).await.code, 400);
     assert_eq!(send(address, "POST", path, &[&root], goal).await.code, 200);
+    let (path, own) = ("/quorate/v1/leadership/transfer", server.node().id().0);
+    let transfer = format!(r#"{{"target_id":"{own}"}}"#);
+    for (header, code) in [(&[user.as_str()][..], 403), (&[], 400), (&[root.as_str()], 200)] {
+        let reply = send(address, "POST", path, header, transfer.as_bytes()).await;
+        assert_eq!(reply.code, code, "{header:?}: {}", reply.body);
+    }
     // A user that is deleted hears no more.
     let delete = br#"{"name":"u"}"#;
     assert_eq!(send(address, "POST", "/v3/auth/user/delete", &[&root], delete).await.code, 200);
@@ -322,7 +357,8 @@ async fn with_users_the_feed_needs_one_and_changes_need_root() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_port_of_its_own_only_reads_without_users() {
     let url = Url::parse("http://127.0.0.1:0").unwrap();
-    let (_member, server, clients) = start(|config| config.listen_console_urls = vec![url]).await;
+    let (_member, server, clients) =
+        start_one(|config| config.listen_console_urls = vec![url]).await;
     let console = server.console_addresses()[0];
     assert_eq!(get(console, "/console/", &[]).await.code, 200);
     assert_eq!(get(clients, "/console/", &[]).await.code, 404, "not on the client port");
@@ -333,6 +369,7 @@ async fn a_port_of_its_own_only_reads_without_users() {
         ("/v3/auth/user/add", r#"{"name":"root","password":"r"}"#),
         ("/v3/maintenance/alarm", r#"{"action":"DEACTIVATE"}"#),
         ("/quorate/v1/membership/setgoal", r#"{"target":{"voters":[{"name":"a"}]}}"#),
+        ("/quorate/v1/leadership/transfer", r#"{"target_id":"1"}"#),
     ] {
         // Neither its page nor a program.
         assert_eq!(from_page(console, path, body).await.code, 403, "{path}");

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use crate::http_client::{HttpResponse, post, send};
-use crate::start;
 use crate::support::http_get;
+use crate::support::start_one;
 
 async fn post_with(address: SocketAddr, path: &str, header: &str, body: &str) -> HttpResponse {
     send(address, "POST", path, &[header], body.as_bytes()).await
@@ -12,7 +12,7 @@ async fn post_with(address: SocketAddr, path: &str, header: &str, body: &str) ->
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_give_the_rights_of_their_user() {
-    let (_member, server, address) = start(|_| {}).await;
+    let (_member, server, address) = start_one(|_| {}).await;
     for (path, body) in [
         ("auth/user/add", r#"{"name":"root","password":"r"}"#),
         ("auth/role/add", r#"{"name":"root"}"#),
@@ -53,7 +53,7 @@ async fn tokens_give_the_rights_of_their_user() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_of_another_origin_cannot_write() {
-    let (_member, server, address) = start(|_| {}).await;
+    let (_member, server, address) = start_one(|_| {}).await;
     let put = r#"{"key":"Zm9v","value":"YmFy"}"#;
     // Browsers send these without asking first.
     for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"] {
@@ -81,7 +81,7 @@ async fn a_page_of_another_origin_cannot_write() {
 #[tokio::test(flavor = "multi_thread")]
 async fn cors_allows_the_origins_that_it_names() {
     let (_member, server, address) =
-        start(|config| config.cors = vec!["http://a.example".into()]).await;
+        start_one(|config| config.cors = vec!["http://a.example".into()]).await;
     for (origin, code) in [("http://a.example", 200), ("http://b.example", 403)] {
         let header = format!("Origin: {origin}");
         let response = post_with(address, "/v3/kv/put", &header, r#"{"key":"Zm9v"}"#).await;
@@ -94,7 +94,7 @@ async fn cors_allows_the_origins_that_it_names() {
         assert_eq!(asked.header("access-control-allow-methods"), methods);
     }
     server.stop().await;
-    let (_member, server, address) = start(|config| config.cors = vec!["*".into()]).await;
+    let (_member, server, address) = start_one(|config| config.cors = vec!["*".into()]).await;
     let any = post_with(address, "/v3/kv/put", "Origin: null", r#"{"key":"Zm9v"}"#).await;
     assert_eq!((any.code, any.header("access-control-allow-origin")), (200, Some("*")));
     server.stop().await;
@@ -103,7 +103,7 @@ async fn cors_allows_the_origins_that_it_names() {
 #[tokio::test(flavor = "multi_thread")]
 async fn only_whitelisted_hosts_are_served() {
     let (member, server, address) =
-        start(|config| config.host_whitelist = vec!["a.example".into(), "::1".into()]).await;
+        start_one(|config| config.host_whitelist = vec!["a.example".into(), "::1".into()]).await;
     for (host, code) in [
         ("a.example", 200),
         ("a.example:2379", 200),
@@ -124,7 +124,7 @@ async fn only_whitelisted_hosts_are_served() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_gateway_can_be_turned_off() {
-    let (_member, server, address) = start(|config| config.enable_grpc_gateway = false).await;
+    let (_member, server, address) = start_one(|config| config.enable_grpc_gateway = false).await;
     let response = post(address, "/v3/kv/range", r#"{"key":"Zm9v"}"#).await;
     assert_eq!((response.code, &*response.body), (404, "404 page not found\n"));
     assert_eq!(http_get(address, "/version").await.0, "HTTP/1.1 200 OK");
@@ -133,7 +133,7 @@ async fn the_gateway_can_be_turned_off() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_variables_of_etcd_are_shown() {
-    let (_member, server, address) = start(|_| {}).await;
+    let (_member, server, address) = start_one(|_| {}).await;
     let page = send(address, "GET", "/debug/vars", &[], b"").await;
     assert_eq!(page.header("content-type"), Some("application/json; charset=utf-8"));
     let variables = page.json();

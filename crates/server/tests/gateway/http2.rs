@@ -5,11 +5,11 @@ use http::{Method, Request};
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-use crate::start;
+use crate::support::start_one;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_and_streams_work_over_http2() {
-    let (member, server, address) = start(|_| {}).await;
+    let (member, server, address) = start_one(|_| {}).await;
     let stream = TcpStream::connect(address).await.unwrap();
     let (client, connection) = h2::client::handshake(stream).await.unwrap();
     tokio::spawn(connection);

@@ -9,31 +9,13 @@ mod streams;
 #[path = "../support/mod.rs"]
 mod support;
 
-use std::net::SocketAddr;
-
 use http_client::{post, send};
-use quorate_server::RunningServer;
-use quorate_server::config::{ClusterState, ServerConfig};
 use serde_json::json;
-use support::TestMember;
-
-/// A single member with these changes to its configuration.
-pub(crate) async fn start(
-    change: impl FnOnce(&mut ServerConfig),
-) -> (TestMember, RunningServer, SocketAddr) {
-    let member = TestMember::new("a");
-    let mut config = member.config(&[&member], ClusterState::New);
-    config.auth.bcrypt_cost = 4;
-    change(&mut config);
-    let server = RunningServer::start(config).await.unwrap();
-    server.wait_ready().await;
-    let address = server.client_addresses()[0];
-    (member, server, address)
-}
+use support::start_one;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_are_written_and_read() {
-    let (_member, server, address) = start(|_| {}).await;
+    let (_member, server, address) = start_one(|_| {}).await;
     let put = post(address, "/v3/kv/put", r#"{"key":"Zm9v","value":"YmFy"}"#).await;
     assert_eq!((put.code, put.header("content-type")), (200, Some("application/json")));
     assert_eq!(put.json()["header"]["revision"], "2");
@@ -55,7 +37,7 @@ async fn keys_are_written_and_read() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_call_reaches_its_service() {
-    let (_member, server, address) = start(|_| {}).await;
+    let (_member, server, address) = start_one(|_| {}).await;
     let calls = "kv/range kv/put kv/deleterange kv/txn kv/compaction watch lease/grant \
         lease/revoke kv/lease/revoke lease/keepalive lease/timetolive kv/lease/timetolive \
         lease/leases kv/lease/leases cluster/member/add cluster/member/remove \
@@ -98,7 +80,7 @@ async fn every_call_reaches_its_service() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_have_the_codes_of_etcd() {
-    let (_member, server, address) = start(|_| {}).await;
+    let (_member, server, address) = start_one(|_| {}).await;
     for (path, body, http, code, text) in [
         ("kv/range", "{}", 400, 3, "etcdserver: key is not provided"),
         (
@@ -130,7 +112,7 @@ async fn errors_have_the_codes_of_etcd() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_requests_are_refused_and_the_server_serves_on() {
-    let (_member, server, address) = start(|config| config.max_request_bytes = 10_000).await;
+    let (_member, server, address) = start_one(|config| config.max_request_bytes = 10_000).await;
     let deep = "{\"success\":[{\"requestTxn\":".repeat(5_000);
     let long = format!("{{\"key\":\"{}\"}}", "A".repeat(2 << 20));
     let wide = format!("{{\"success\":[{}{{}}]}}", "{},".repeat(100_000));
@@ -168,7 +150,7 @@ async fn hostile_requests_are_refused_and_the_server_serves_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_response_is_sent_in_pieces_and_frees_its_memory() {
-    let (member, server, address) = start(|_| {}).await;
+    let (member, server, address) = start_one(|_| {}).await;
     let value = "v".repeat(600 << 10);
     for number in 0..8 {
         member.put(&format!("key {number}"), &value).await.unwrap();

@@ -3,11 +3,11 @@
 use serde_json::json;
 
 use crate::http_client::{HttpStream, post, send};
-use crate::start;
+use crate::support::start_one;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn watches_are_created_and_cancelled_on_one_stream() {
-    let (member, server, address) = start(|_| {}).await;
+    let (member, server, address) = start_one(|_| {}).await;
     let mut stream = HttpStream::open(address, "/v3/watch").await;
     stream.send(r#"{"create_request":{"key":"Zm"#).await;
     stream.send(r#"9v"}} {"create_request":{"key":"YmFy","watch_id":"7"}}"#).await;
@@ -35,7 +35,7 @@ async fn watches_are_created_and_cancelled_on_one_stream() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_error_before_the_first_result_has_its_code() {
-    let (_member, server, address) = start(|_| {}).await;
+    let (_member, server, address) = start_one(|_| {}).await;
     let refused = post(address, "/v3/watch", "nonsense").await;
     assert_eq!((refused.code, &refused.json()["error"]["grpc_code"]), (400, &json!(3)));
     let late = send(address, "POST", "/v3/watch", &["Grpc-Timeout: 100m"], b"{}").await;
@@ -52,7 +52,7 @@ async fn an_error_before_the_first_result_has_its_code() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_are_kept_alive_and_backups_are_read() {
-    let (_member, server, address) = start(|_| {}).await;
+    let (_member, server, address) = start_one(|_| {}).await;
     let granted = post(address, "/v3/lease/grant", r#"{"TTL":"100","ID":77}"#).await;
     assert_eq!(granted.json()["ID"], "77");
     let renewed = post(address, "/v3/lease/keepalive", r#"{"ID":"77"}"#).await;
@@ -69,7 +69,7 @@ async fn leases_are_kept_alive_and_backups_are_read() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_end_when_the_server_stops() {
-    let (_member, server, address) = start(|_| {}).await;
+    let (_member, server, address) = start_one(|_| {}).await;
     let mut stream = HttpStream::open(address, "/v3/watch").await;
     stream.send(r#"{"create_request":{"key":"Zm9v"}}"#).await;
     assert_eq!(stream.next().await["result"]["created"], true);

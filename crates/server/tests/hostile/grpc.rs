@@ -12,7 +12,7 @@ use crate::Report;
 
 /// Every method of the services. The server does not have those of the last three yet, or
 /// rejects them before it decodes them.
-const METHODS: [&str; 57] = [
+const METHODS: [&str; 59] = [
     "etcdserverpb.KV/Range",
     "etcdserverpb.KV/RangeStream",
     "etcdserverpb.KV/Put",
@@ -41,7 +41,9 @@ const METHODS: [&str; 57] = [
     "grpc.health.v1.Health/Check",
     "grpc.health.v1.Health/List",
     "grpc.health.v1.Health/Watch",
+    "quorate.v1.Leadership/Transfer",
     "quorate.v1.Membership/Cancel",
+    "quorate.v1.Membership/Overview",
     "quorate.v1.Membership/Plan",
     "quorate.v1.Membership/SetGoal",
     "quorate.v1.Membership/Status",

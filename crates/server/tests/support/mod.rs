@@ -224,6 +224,20 @@ pub(crate) fn names(members: &[Member]) -> BTreeSet<&str> {
     members.iter().map(|member| member.name.as_str()).collect()
 }
 
+/// Starts a single member with these changes to its configuration, and waits until it serves.
+pub(crate) async fn start_one(
+    change: impl FnOnce(&mut ServerConfig),
+) -> (TestMember, RunningServer, SocketAddr) {
+    let member = TestMember::new("a");
+    let mut config = member.config(&[&member], ClusterState::New);
+    config.auth.bcrypt_cost = 4;
+    change(&mut config);
+    let server = RunningServer::start(config).await.unwrap();
+    server.wait_ready().await;
+    let address = server.client_addresses()[0];
+    (member, server, address)
+}
+
 /// Starts all of them, and waits until each has published its client URLs.
 pub(crate) async fn start_all(test_members: &[&TestMember]) -> Vec<RunningServer> {
     let mut running = Vec::new();

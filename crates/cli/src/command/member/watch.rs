@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use quorate_proto::quorate::v1 as wire;
 use quorate_proto::quorate::v1::membership_event::Event;
+use quorate_server::logs::timestamp;
 use serde_json::json;
 use tonic::Status;
 
@@ -16,7 +17,6 @@ use crate::ids::hex_ids;
 use crate::leader_finder::LeaderFinder;
 use crate::membership_text::MemberNames;
 use crate::print;
-use crate::utc_time::utc_time;
 
 /// The watch ends with an error when no member has answered for this long.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -103,7 +103,7 @@ impl MembershipPrinter {
 
     fn print(&self, event: &Event) {
         // When this command learned of it; the event itself has no time.
-        let time = utc_time(SystemTime::now());
+        let time = timestamp(SystemTime::now(), 3);
         match self.write_out {
             WriteOut::Table => print::line(&format!("{time} {}", self.names.event(event))),
             WriteOut::Json => print::json(&as_json(&self.names, event, &time)),

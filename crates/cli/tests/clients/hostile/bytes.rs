@@ -149,7 +149,7 @@ fn broken_order() -> Vec<ByteCase> {
         ("a call on stream 0", lone(call(0, both)), GoAway),
         ("continuation without headers", lone(frame(CONTINUATION, END_HEADERS, 1, &[])), GoAway),
         ("headers interrupted", interrupted, GoAway),
-        ("data after the end", more, GoAway),
+        ("data after the end", more, Reset),
         ("reset without a call", lone(frame(RESET, 0, 9, &[0; 4])), GoAway),
         ("a push promise of a client", lone(frame(PUSH_PROMISE, 4, 1, &[0, 0, 0, 2])), GoAway),
         (
@@ -171,11 +171,11 @@ fn broken_headers() -> Vec<ByteCase> {
     vec![
         ("random headers", call(&[0xff; 100]), GoAway),
         ("an unknown header index", call(&[0x80 | 100]), GoAway),
-        ("capital letters", with("Content-Length", b"0"), GoAway),
+        ("capital letters", with("Content-Length", b"0"), Reset),
         ("a connection's header", with("connection", b"close"), Reset),
-        ("an unknown pseudo-header", with(":nothing", b"1"), GoAway),
+        ("an unknown pseudo-header", with(":nothing", b"1"), Reset),
         ("no headers", call(&[]), Reset),
-        ("a line break in a header", with("x", b"a\r\nb: c"), GoAway),
+        ("a line break in a header", with("x", b"a\r\nb: c"), Reset),
         ("endless headers", after_preface(&endless), GoAway),
     ]
 }

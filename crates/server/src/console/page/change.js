@@ -118,7 +118,7 @@ export function transferDialog(state, member) {
   openDialog(`Make ${member.name} the leader`,
     h("p", {}, `${state.model.name(state.model.leader)} hands over to ${member.name}. Requests wait for some milliseconds.`),
     confirmForm(member.name, "Transfer leadership", () =>
-      state.call("/v3/maintenance/transfer-leadership", { targetID: member.id })));
+      state.call("/quorate/v1/leadership/transfer", { target_id: member.id })));
 }
 
 const TITLES = { add: "Add a member", replace: "Replace", remove: "Remove", promote: "Promote" };

@@ -141,11 +141,10 @@ export function showLeaders(state) {
     until: entries[number + 1] ? Number(entries[number + 1].unix_millis) : null,
   })).reverse().slice(0, 12);
   const leader = model.members.find((member) => member.isLeader);
-  const data = [rows, leader?.name, model.own === model.leader, state.canWrite, rows.map((row) => model.name(row.id))];
+  const data = [rows, leader?.name, rows.map((row) => model.name(row.id))];
   show("leaders-body", data, () => [
     h("p", {}, leader ? ["★ ", h("strong", {}, leader.name), ` leads term ${model.term}.`] : "✕ No leader is known.",
-      " ", leader && model.own !== model.leader && leader.clientUrls[0] &&
-        ["Leadership is transferred from ", h("a", { href: `${leader.clientUrls[0]}/console/` }, `the leader's console`), "."]),
+      " Make leader… in the table of members transfers the leadership."),
     h("ol", { class: "leaders", reversed: true }, rows.map((row) => h("li", {},
       h("span", { class: "when" }, clock(row.at)), " ",
       row.id === "0" ? "✕ no leader" : `★ ${model.name(row.id)}`,

@@ -71,8 +71,8 @@ function actions(state, member) {
   if (member.voting === "learner") {
     all.push(button("promote", "Promote…", `Promote ${member.name}`, () => changeDialog(state, "promote", member)));
   }
-  if (member.voting === "voter" && !member.isLeader && model.own === model.leader) {
-    all.push(button("lead", "Make leader…", `Transfer leadership to ${member.name}`, () => transferDialog(state, member)));
+  if (member.voting === "voter" && !member.isLeader && model.hasLeaderView) {
+    all.push(button("lead", "Make leader…", `Make leader: ${member.name}`, () => transferDialog(state, member)));
   }
   if (member.voting !== "expected") {
     all.push(button("replace", "Replace…", `Replace ${member.name}`, () => changeDialog(state, "replace", member)));

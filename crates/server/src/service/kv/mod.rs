@@ -30,7 +30,7 @@ use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status, async_trait};
 
 use crate::access::ClientAction;
-use crate::context::ServiceContext;
+use crate::context::{Caller, ServiceContext};
 use crate::response_body::{ResponseBody, STREAMED_BYTES_MIN, can_stream, streamed};
 use crate::response_budget::{MemoryWait, ResponseMemory};
 use crate::status::ServiceError;
@@ -47,13 +47,14 @@ impl KvService {
     /// Reads a range, if the client may and the check accepts the request.
     async fn find(
         &self,
-        request: Request<RangeRequest>,
+        caller: Caller,
+        request: RangeRequest,
         check_request: fn(&RangeRequest) -> Result<(), ServiceError>,
-    ) -> Result<FoundRange, Status> {
-        let client = self.context.admit(&request, &ClientAction::Range(request.get_ref())).await?;
-        check_request(request.get_ref())?;
-        let serializable = request.get_ref().serializable;
-        let range = convert::range(request.into_inner()).map_err(ServiceError::Kv)?;
+    ) -> Result<KvCallReply<RangeResponse>, ServiceError> {
+        let client = self.context.admit_caller(caller, &ClientAction::Range(&request)).await?;
+        check_request(&request)?;
+        let serializable = request.serializable;
+        let range = convert::range(request).map_err(ServiceError::Kv)?;
         check::range(&range).map_err(ServiceError::Kv)?;
         if !serializable {
             self.context.catch_up().await?;
@@ -65,9 +66,92 @@ impl KvService {
                 without_leases.apply_to_range(&mut found);
                 let header = Some(self.context.header(reply.revision));
                 let response = convert::range_response(header, found);
-                Ok(FoundRange { response, memory })
+                Ok(KvCallReply { response, memory: Some(memory) })
             }
-            other => Err(mismatch(&other).into()),
+            other => Err(mismatch(&other)),
+        }
+    }
+
+    pub(crate) async fn find_range(
+        &self,
+        caller: Caller,
+        request: RangeRequest,
+    ) -> Result<KvCallReply<RangeResponse>, ServiceError> {
+        self.find(caller, request, |_| Ok(())).await
+    }
+
+    pub(crate) async fn run_put(
+        &self,
+        caller: Caller,
+        request: PutRequest,
+    ) -> Result<KvCallReply<PutResponse>, ServiceError> {
+        let client = self.context.admit_caller(caller, &ClientAction::Put(&request)).await?;
+        let put = convert::put(request);
+        check::put(&put).map_err(ServiceError::Kv)?;
+        let reads = reply_size::reads_of_put(&put);
+        let memory = reserve_for_write(&self.context, &client, reads).await?;
+        let KvCommandReply { revision, result } =
+            self.context.run_for(&client, put_command(put)).await?;
+        match result {
+            Ok(KvOutcome::Put(done)) => {
+                let header = Some(self.context.header(revision));
+                KvCallReply::of_write(convert::put_response(header, done), memory).await
+            }
+            other => Err(mismatch(&other)),
+        }
+    }
+
+    pub(crate) async fn run_deletion(
+        &self,
+        caller: Caller,
+        request: DeleteRangeRequest,
+    ) -> Result<KvCallReply<DeleteRangeResponse>, ServiceError> {
+        let action = ClientAction::DeleteRange(&request);
+        let client = self.context.admit_caller(caller, &action).await?;
+        let deletion = convert::delete_range(request);
+        check::delete_range(&deletion).map_err(ServiceError::Kv)?;
+        let reads = reply_size::reads_of_deletion(&deletion);
+        let memory = reserve_for_write(&self.context, &client, reads).await?;
+        let KvCommandReply { revision, result } =
+            self.context.run_for(&client, Command::DeleteRange(deletion)).await?;
+        match result {
+            Ok(KvOutcome::DeleteRange(done)) => {
+                let header = Some(self.context.header(revision));
+                KvCallReply::of_write(convert::delete_response(header, done), memory).await
+            }
+            other => Err(mismatch(&other)),
+        }
+    }
+
+    pub(crate) async fn run_txn(
+        &self,
+        caller: Caller,
+        request: TxnRequest,
+    ) -> Result<KvCallReply<TxnResponse>, ServiceError> {
+        let client = self.context.admit_caller(caller, &ClientAction::Txn(&request)).await?;
+        let serializable = is_serializable(&request);
+        let txn = convert::txn(request).map_err(ServiceError::Kv)?;
+        check::txn(&txn, self.context.limits.txn_requests_max).map_err(ServiceError::Kv)?;
+        let without_leases = WithoutLeases::of_txn(&txn, self.context.limits.etcd_release);
+        let (reply, memory) = if txn.is_read_only() {
+            if !serializable {
+                self.context.catch_up().await?;
+            }
+            let (reply, memory) = read(&self.context, &client, Query::Txn(txn)).await?;
+            (reply, Some(memory))
+        } else {
+            let reads = reply_size::reads_of_txn(&txn);
+            let memory = reserve_for_write(&self.context, &client, reads).await?;
+            (self.context.run_for(&client, Command::Txn(txn)).await?, memory)
+        };
+        let KvCommandReply { revision, result } = reply;
+        match result {
+            Ok(KvOutcome::Txn(mut done)) => {
+                without_leases.apply_to_txn(&mut done);
+                let header = Some(self.context.header(revision));
+                KvCallReply::of_write(convert::txn_response(header, done), memory).await
+            }
+            other => Err(mismatch(&other)),
         }
     }
 
@@ -95,11 +179,14 @@ impl Kv for KvService {
         request: Request<RangeRequest>,
     ) -> Result<Response<RangeResponse>, Status> {
         let is_streamed = can_stream(&request);
-        let FoundRange { response, memory } = self.find(request, |_| Ok(())).await?;
-        if !is_streamed || memory.bytes() < STREAMED_BYTES_MIN {
-            return Ok(Response::new(response));
+        let caller = Caller::of(&request);
+        let found = self.find_range(caller, request.into_inner()).await?;
+        match found.into_large(is_streamed) {
+            Ok(KvCallReply { response, memory }) => {
+                Ok(streamed(ResponseBody::range(response, memory)?))
+            }
+            Err(response) => Ok(Response::new(response)),
         }
-        Ok(streamed(ResponseBody::range(response, memory)?))
     }
 
     type RangeStreamStream = BoxStream<RangeStreamResponse>;
@@ -108,7 +195,9 @@ impl Kv for KvService {
         &self,
         request: Request<RangeRequest>,
     ) -> Result<Response<Self::RangeStreamStream>, Status> {
-        let FoundRange { response, memory } = self.find(request, check_streamable).await?;
+        let caller = Caller::of(&request);
+        let KvCallReply { response, memory } =
+            self.find(caller, request.into_inner(), check_streamable).await?;
         // The memory is in use until the last message is sent.
         let messages = RangeStreamMessages::new(response).map(move |message| {
             let _in_use = &memory;
@@ -118,72 +207,21 @@ impl Kv for KvService {
     }
 
     async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutResponse>, Status> {
-        let client = self.context.admit(&request, &ClientAction::Put(request.get_ref())).await?;
-        let is_streamed = can_stream(&request);
-        let put = convert::put(request.into_inner());
-        check::put(&put).map_err(ServiceError::Kv)?;
-        let reads = reply_size::reads_of_put(&put);
-        let memory = reserve_for_write(&self.context, &client, reads).await?;
-        let KvCommandReply { revision, result } =
-            self.context.run_for(&client, put_command(put)).await?;
-        match result {
-            Ok(KvOutcome::Put(done)) => {
-                let header = Some(self.context.header(revision));
-                send_reply(convert::put_response(header, done), memory, is_streamed).await
-            }
-            other => Err(mismatch(&other).into()),
-        }
+        let (caller, is_streamed) = (Caller::of(&request), can_stream(&request));
+        self.run_put(caller, request.into_inner()).await?.into_response(is_streamed)
     }
 
     async fn delete_range(
         &self,
         request: Request<DeleteRangeRequest>,
     ) -> Result<Response<DeleteRangeResponse>, Status> {
-        let action = ClientAction::DeleteRange(request.get_ref());
-        let client = self.context.admit(&request, &action).await?;
-        let is_streamed = can_stream(&request);
-        let deletion = convert::delete_range(request.into_inner());
-        check::delete_range(&deletion).map_err(ServiceError::Kv)?;
-        let reads = reply_size::reads_of_deletion(&deletion);
-        let memory = reserve_for_write(&self.context, &client, reads).await?;
-        let KvCommandReply { revision, result } =
-            self.context.run_for(&client, Command::DeleteRange(deletion)).await?;
-        match result {
-            Ok(KvOutcome::DeleteRange(done)) => {
-                let header = Some(self.context.header(revision));
-                send_reply(convert::delete_response(header, done), memory, is_streamed).await
-            }
-            other => Err(mismatch(&other).into()),
-        }
+        let (caller, is_streamed) = (Caller::of(&request), can_stream(&request));
+        self.run_deletion(caller, request.into_inner()).await?.into_response(is_streamed)
     }
 
     async fn txn(&self, request: Request<TxnRequest>) -> Result<Response<TxnResponse>, Status> {
-        let client = self.context.admit(&request, &ClientAction::Txn(request.get_ref())).await?;
-        let is_streamed = can_stream(&request);
-        let serializable = is_serializable(request.get_ref());
-        let txn = convert::txn(request.into_inner()).map_err(ServiceError::Kv)?;
-        check::txn(&txn, self.context.limits.txn_requests_max).map_err(ServiceError::Kv)?;
-        let without_leases = WithoutLeases::of_txn(&txn, self.context.limits.etcd_release);
-        let (reply, memory) = if txn.is_read_only() {
-            if !serializable {
-                self.context.catch_up().await?;
-            }
-            let (reply, memory) = read(&self.context, &client, Query::Txn(txn)).await?;
-            (reply, Some(memory))
-        } else {
-            let reads = reply_size::reads_of_txn(&txn);
-            let memory = reserve_for_write(&self.context, &client, reads).await?;
-            (self.context.run_for(&client, Command::Txn(txn)).await?, memory)
-        };
-        let KvCommandReply { revision, result } = reply;
-        match result {
-            Ok(KvOutcome::Txn(mut done)) => {
-                without_leases.apply_to_txn(&mut done);
-                let header = Some(self.context.header(revision));
-                send_reply(convert::txn_response(header, done), memory, is_streamed).await
-            }
-            other => Err(mismatch(&other).into()),
-        }
+        let (caller, is_streamed) = (Caller::of(&request), can_stream(&request));
+        self.run_txn(caller, request.into_inner()).await?.into_response(is_streamed)
     }
 
     async fn compact(
@@ -202,27 +240,42 @@ impl Kv for KvService {
     }
 }
 
-/// The reply to a request that is done. Its memory was reserved for what the store held before.
-async fn send_reply<T: Message + Default>(
-    reply: T,
-    memory: Option<ResponseMemory>,
-    is_streamed: bool,
-) -> Result<Response<T>, Status> {
-    let Some(mut memory) = memory else { return Ok(Response::new(reply)) };
-    let bytes = reply.encoded_len() as u64;
-    if memory.resize(bytes, MemoryWait::ForSomeTime).await.is_err() {
-        return Err(ServiceError::ReplyDropped { bytes }.into());
-    }
-    if !is_streamed || bytes < STREAMED_BYTES_MIN {
-        return Ok(Response::new(reply));
-    }
-    Ok(streamed(ResponseBody::message(&reply, memory)?))
+/// The reply to a request that is done, and the memory that it takes.
+pub(crate) struct KvCallReply<T, M = Option<ResponseMemory>> {
+    pub(crate) response: T,
+    pub(crate) memory: M,
 }
 
-/// A range that was read, and the memory that it takes.
-struct FoundRange {
-    response: RangeResponse,
-    memory: ResponseMemory,
+impl<T: Message + Default> KvCallReply<T> {
+    /// Its memory was reserved for what the store held before.
+    async fn of_write(response: T, memory: Option<ResponseMemory>) -> Result<Self, ServiceError> {
+        let Some(mut memory) = memory else { return Ok(Self { response, memory: None }) };
+        let bytes = response.encoded_len() as u64;
+        if memory.resize(bytes, MemoryWait::ForSomeTime).await.is_err() {
+            return Err(ServiceError::ReplyDropped { bytes });
+        }
+        Ok(Self { response, memory: Some(memory) })
+    }
+
+    /// The reply with its memory, if it is so large that it counts while it is sent; otherwise the
+    /// response alone.
+    pub(crate) fn into_large(self, is_streamed: bool) -> Result<KvCallReply<T, ResponseMemory>, T> {
+        match self.memory {
+            Some(memory) if is_streamed && memory.bytes() >= STREAMED_BYTES_MIN => {
+                Ok(KvCallReply { response: self.response, memory })
+            }
+            _ => Err(self.response),
+        }
+    }
+
+    fn into_response(self, is_streamed: bool) -> Result<Response<T>, Status> {
+        match self.into_large(is_streamed) {
+            Ok(KvCallReply { response, memory }) => {
+                Ok(streamed(ResponseBody::message(&response, memory)?))
+            }
+            Err(response) => Ok(Response::new(response)),
+        }
+    }
 }
 
 /// A transaction may read stale data if all of its reads may.
