@@ -15,5 +15,5 @@ check() { # VERSION PACKAGE…
   for package in "$@"; do arguments+=(-p "$package"); done
   CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/msrv" cargo "+$version" check --locked "${arguments[@]}"
 }
-check 1.88 quorate-core quorate-storage quorate quorate-proto quorate-sim
+check 1.88 quorate-core quorate-http2 quorate-storage quorate quorate-proto quorate-sim
 check 1.90 quorate-etcd-files quorate-kv quorate-server quorate-cli

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 dirty=()
 [ -z "$(git status --porcelain 2>/dev/null)" ] || dirty=(--allow-dirty)
 arguments=()
-for package in quorate-core quorate-etcd-files quorate-storage quorate-proto quorate quorate-kv quorate-sim quorate-server quorate-cli; do
+for package in quorate-core quorate-etcd-files quorate-http2 quorate-storage quorate-proto quorate quorate-kv quorate-sim quorate-server quorate-cli; do
   arguments+=(-p "$package")
 done
 cargo package --locked "${dirty[@]}" "$@" "${arguments[@]}"

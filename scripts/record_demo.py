@@ -80,6 +80,18 @@ def frames(parts):
     return kept
 
 
+def check_nothing_is_cut_off(pictures):
+    """The demo ends a line that is too long for the terminal with an ellipsis."""
+    cut = {line.split("…")[0] for _, lines in pictures for line in lines if "…" in line}
+    cut |= {line for _, lines in pictures for line in lines if len(without_styles(line).rstrip()) > COLUMNS}
+    if cut:
+        sys.exit("cut off at %d columns:\n%s" % (COLUMNS, "\n".join(without_styles(line) for line in cut)))
+
+
+def without_styles(line):
+    return re.sub(r"\x1b\[[?0-9;]*[a-zA-Z]", "", line)
+
+
 def line_svg(text, row):
     spans, style, column = [], "", 0
     for part in re.split(r"(\x1b\[[0-9;]*m)", text):
@@ -125,6 +137,7 @@ def main():
     if len(sys.argv) < 3:
         sys.exit(__doc__)
     pictures = frames(record(sys.argv[2:]))
+    check_nothing_is_cut_off(pictures)
     text = svg(pictures)
     with open(sys.argv[1], "w", encoding="utf-8") as file:
         file.write(text)
