@@ -117,6 +117,8 @@ fn a_watch_survives_the_loss_of_its_member() {
     }
     succeed(&[&b, &c], &["del", "k9"]);
     wait_for_text(&log, "DELETE\nk9\n\n");
+    // The commands of a response run after its events are printed.
+    wait_for_text(&log, "ran \"k9\" \"\"");
     assert!(watch.is_running());
     let text = fs::read_to_string(&log).unwrap();
     for number in 2..10 {
