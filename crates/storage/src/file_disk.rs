@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use crate::Disk;
 use crate::names::FileName;
 use crate::place::FilePlace;
+use crate::reserved_file::ReservedFile;
 
 /// A directory with mode 0700 and files with mode 0600. Clones are handles to the same
 /// directory.
@@ -60,7 +61,7 @@ impl FileDisk {
 }
 
 impl Disk for FileDisk {
-    type File = Arc<File>;
+    type File = Arc<ReservedFile>;
 
     fn lock(&mut self) -> io::Result<()> {
         if self.lock.is_some() {
@@ -94,7 +95,7 @@ impl Disk for FileDisk {
                 reserved => reserved?,
             }
         }
-        Ok(Arc::new(file))
+        Ok(Arc::new(ReservedFile::new(file, bytes)))
     }
 
     fn open(&mut self, name: &str) -> io::Result<Self::File> {
@@ -102,11 +103,11 @@ impl Disk for FileDisk {
         if !Metadata::is_file(&file.metadata()?) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
-        Ok(Arc::new(file))
+        Ok(Arc::new(ReservedFile::existing(file)))
     }
 
     fn len(&mut self, file: &Self::File) -> io::Result<u64> {
-        Ok(file.metadata()?.len())
+        Ok(file.file.metadata()?.len())
     }
 
     fn set_len(&mut self, file: &Self::File, bytes: u64) -> io::Result<()> {
@@ -114,15 +115,15 @@ impl Disk for FileDisk {
     }
 
     fn read_at(&mut self, file: &Self::File, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        file.read_exact_at(into, offset)
+        file.file.read_exact_at(into, offset)
     }
 
     fn write_at(&mut self, file: &Self::File, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        file.write_all_at(bytes, offset)
+        file.write_at(offset, bytes)
     }
 
     fn sync(&mut self, file: &Self::File) -> io::Result<()> {
-        file.sync_data()
+        file.file.sync_data()
     }
 
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {

@@ -54,6 +54,7 @@ pub mod codec;
 mod disk;
 mod error;
 mod file_disk;
+mod reserved_file;
 #[doc(hidden)]
 pub mod fuzzing;
 mod names;
@@ -71,6 +72,7 @@ pub use error::{
     StoreError,
 };
 pub use file_disk::FileDisk;
+pub use reserved_file::ReservedFile;
 pub use names::FileName;
 pub use place::{FilePlace, MovedDirectory};
 pub use snapshots::{CHUNK_BYTES_MAX, SealedSnapshot, SnapshotReader, SnapshotWriter};

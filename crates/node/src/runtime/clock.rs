@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::cpu_pressure::{CpuPressure, GatherTime};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -14,13 +15,16 @@ pub(crate) struct Ticker {
 }
 
 impl Ticker {
-    pub(crate) fn start(tick: Duration) -> Self {
+    /// On a thread that runs only Raft (`gather`), it also follows how scarce processors are.
+    pub(crate) fn start(tick: Duration, gather: Option<GatherTime>) -> Self {
         let (wake, woken) = watch::channel(());
         let mut interval = interval(tick);
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let task = tokio::spawn(async move {
+            let mut pressure = gather.map(CpuPressure::of_this_thread);
             loop {
                 interval.tick().await;
+                pressure.iter_mut().for_each(CpuPressure::observe);
                 wake.send_replace(());
             }
         });

@@ -13,6 +13,7 @@ use tracing::{Instrument, Span, info_span};
 use super::apply_task::{ApplyTask, install, panic_text};
 use super::batch_queue::BatchQueue;
 use super::clock::{Clock, Ticker};
+use super::cpu_pressure::GatherTime;
 use super::config::{NodeConfig, NodeError};
 use super::disk_thread::{DiskHandle, DiskSlot, DiskThread};
 use super::inbox::{Inbox, LocalMember, LocalMembers};
@@ -43,6 +44,7 @@ pub(crate) struct Parts {
     tick: Duration,
     threads: RaftThreads,
     ticker: Ticker,
+    gather: GatherTime,
     disks: DiskThread,
     local_members: Arc<LocalMembers>,
     pub(crate) transport: Arc<dyn Transport>,
@@ -122,14 +124,16 @@ impl Host {
         if tick.is_zero() {
             return Err(NodeError::ZeroTick);
         }
+        let gather = GatherTime::default();
         let ticker = {
             let _raft = threads.raft.enter();
-            Ticker::start(tick)
+            Ticker::start(tick, threads.are_own().then(|| gather.clone()))
         };
         let parts = Parts {
             tick,
             threads,
             ticker,
+            gather,
             disks: DiskThread::start().map_err(NodeError::System)?,
             local_members: Arc::default(),
             transport: Arc::new(transport),
@@ -282,7 +286,7 @@ impl Parts {
         opened: OpenedMember<M>,
     ) -> Result<Node, (NodeError, DiskHandle)> {
         let OpenedMember { driver, mut applier, storage, boots } = opened;
-        let shared = Arc::new(shared(config, &driver));
+        let shared = Arc::new(shared(config, &driver, self.gather.clone()));
         let done = Arc::new(BatchQueue::new());
         let counters = Arc::clone(&shared.counters);
         let observer = Arc::clone(&shared.observer);
@@ -337,7 +341,7 @@ impl Parts {
             local,
             leader_queries: queries,
             shared: Arc::clone(&shared),
-            state: TaskState::new(config.versions),
+            state: TaskState::new(config.versions, self.gather.clone()),
             progress,
             applying: self.watch_apply(key, apply, Arc::clone(&done)),
             _requests: requests.clone(),
@@ -388,7 +392,7 @@ impl Parts {
     }
 }
 
-fn shared(config: &NodeConfig, driver: &Driver) -> SharedState {
+fn shared(config: &NodeConfig, driver: &Driver, gather: GatherTime) -> SharedState {
     let raft = driver.raft();
     let status = raft.status();
     let membership = Arc::clone(raft.membership());
@@ -404,7 +408,7 @@ fn shared(config: &NodeConfig, driver: &Driver) -> SharedState {
         cluster_version: watch::Sender::new(driver.cluster_version()),
         events: broadcast::Sender::new(EVENTS_KEPT),
         ended: watch::Sender::new(None),
-        barriers: SharedBarriers::default(),
+        barriers: SharedBarriers::new(gather),
     }
 }
 

@@ -9,20 +9,24 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quorate_core::membership::MemberInfo;
-use quorate_core::message::Message;
+use quorate_core::message::{Message, Proposal};
 use quorate_core::{Dropped, Envelope, Event, Index, MemberId, Membership};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep_until, timeout};
 use tracing::{debug, info, warn};
 
 use super::apply_task::ApplyCommand;
+use super::batch_pace::{BatchPace, BatchesInProgress};
 use super::batch_queue::BatchQueue;
 use super::clock::Clock;
+use super::cpu_pressure::GatherTime;
 use super::disk_thread::DiskHandle;
 use super::inbox::{LocalMember, write};
 use super::leader_query::{LeaderQuery, ReplyTo};
-use super::mailbox::{ClientRequest, Completion, Control, FromPeers, Mailbox, RequestKind};
+use super::mailbox::{
+    ClientRequest, Completion, Control, FromPeers, HeldBytes, Mailbox, RequestKind,
+};
 use super::metrics::{Counters, NodeObserver};
 use super::pending_replies::PendingReplies;
 use super::shared_barriers::SharedBarriers;
@@ -79,8 +83,7 @@ pub(crate) struct SharedState {
 /// What the task keeps between turns.
 pub(crate) struct TaskState {
     pub(crate) waiting: PendingReplies,
-    /// When work for clients was last dispatched.
-    dispatched_at: Instant,
+    pace: BatchPace,
     side_requests: SideRequests,
     pub(crate) versions: VersionRounds,
     saves_waiting: usize,
@@ -94,22 +97,20 @@ pub(crate) struct TaskState {
     completions: Vec<Completion>,
     from_peers: Vec<FromPeers>,
     requests: Vec<ClientRequest>,
+    forwarded: ForwardedCommands,
     /// Of the machine, at the last tick.
     steps_seen: u64,
 }
 
-/// So many saves or batches of jobs may be in progress before clients have to wait, if the
-/// disk or the machine is slow.
-const IN_PROGRESS_FOR_CLIENTS: usize = 16;
-/// It is slow when the last of them has taken so long. Otherwise clients wait for it even if
-/// nothing else is in progress: their requests then make one batch instead of several.
-const SLOW_AFTER: Duration = Duration::from_millis(10);
-/// It hangs when the last of them has taken so long. Then some requests are accepted all the
-/// same, so that they end at their deadline instead of waiting in the queue without one: a
-/// snapshot may take minutes to install, and a disk may never return.
-/// Few enough at a time that the memory they take is bounded.
-const HANGS_AFTER: Duration = Duration::from_secs(1);
-/// So many before peers have to wait. A correct leader stops earlier: this is beyond the
+/// Commands that followers forwarded, until they become part of a batch.
+#[derive(Default)]
+struct ForwardedCommands {
+    envelopes: Vec<Envelope>,
+    /// What they count for in the transport.
+    held: Vec<HeldBytes>,
+}
+
+/// So many saves may be in progress before peers have to wait. A correct leader stops earlier: this is beyond the
 /// number of appends that it has in flight.
 const IN_PROGRESS_FOR_PEERS: usize = 2_048;
 /// How much is taken out of a queue in one turn.
@@ -117,10 +118,10 @@ const REQUESTS_PER_TURN: usize = 4_096;
 const DELIVERIES_PER_TURN: usize = 256;
 
 impl TaskState {
-    pub(crate) fn new(supported: VersionRange) -> Self {
+    pub(crate) fn new(supported: VersionRange, gather: GatherTime) -> Self {
         Self {
             waiting: PendingReplies::default(),
-            dispatched_at: Instant::now(),
+            pace: BatchPace::new(Instant::now(), gather),
             side_requests: SideRequests::default(),
             versions: VersionRounds::new(supported),
             saves_waiting: 0,
@@ -133,6 +134,7 @@ impl TaskState {
             completions: Vec::new(),
             from_peers: Vec::new(),
             requests: Vec::new(),
+            forwarded: ForwardedCommands::default(),
             steps_seen: 0,
         }
     }
@@ -153,10 +155,9 @@ impl Member {
 
     /// Waits until there is something to do, then takes what is in the mailbox.
     async fn receive_batch(&mut self) {
-        let in_progress = self.state.saves_waiting.max(self.state.jobs_waiting);
-        let since = self.state.dispatched_at.elapsed();
-        let slow = since >= SLOW_AFTER && in_progress < IN_PROGRESS_FOR_CLIENTS;
-        let clients = in_progress == 0 || slow || since >= HANGS_AFTER;
+        let in_progress = self.batches_in_progress();
+        let clients = self.state.pace.may_begin(Instant::now(), in_progress);
+        let check = self.state.pace.next_check(in_progress).filter(|_| !clients);
         // The core bounds the machine's work for peers.
         let peers = self.state.saves_waiting < IN_PROGRESS_FOR_PEERS;
         let (state, mailbox) = (&mut self.state, &mut self.mailbox);
@@ -166,20 +167,23 @@ impl Member {
             _ = mailbox.peers.recv_many(&mut state.from_peers, DELIVERIES_PER_TURN), if peers => {}
             _ = mailbox.clients.recv_many(&mut state.requests, REQUESTS_PER_TURN), if clients => {}
             () = self.clock.changed() => {}
+            () = sleep_until_some(check), if check.is_some() => {}
         }
         mailbox.done.take_all(&mut state.completions);
         while peers && state.from_peers.len() < DELIVERIES_PER_TURN {
             let Ok(delivery) = mailbox.peers.try_recv() else { break };
             state.from_peers.push(delivery);
         }
-        while clients && state.requests.len() < REQUESTS_PER_TURN {
-            let Ok(request) = mailbox.clients.try_recv() else { break };
-            state.requests.push(request);
-        }
-        if !state.requests.is_empty() {
-            state.dispatched_at = Instant::now();
-        }
         self.shared.counters.turns.add(1);
+    }
+
+    fn batches_in_progress(&self) -> BatchesInProgress {
+        let raft = self.driver.raft();
+        let log = raft.log_status();
+        BatchesInProgress {
+            steps: self.state.saves_waiting.max(self.state.jobs_waiting),
+            is_committing: raft.leader() == Some(self.key.member) && log.commit < log.last.index,
+        }
     }
 
     /// A machine that is busy with a long command does not stand still.
@@ -211,6 +215,28 @@ impl Member {
             self.on_delivery(delivery);
         }
         self.state.from_peers = from_peers;
+        self.process_requests();
+    }
+
+    /// Begins a batch, if it is time: after what has arrived from peers and the disk, so that a
+    /// commit index leaves with the entries of the next batch.
+    fn process_requests(&mut self) {
+        let now = Instant::now();
+        let mut forwarded = ForwardedCommands::default();
+        if self.state.pace.may_begin(now, self.batches_in_progress()) {
+            forwarded = std::mem::take(&mut self.state.forwarded);
+            while self.state.requests.len() < REQUESTS_PER_TURN {
+                let Ok(request) = self.mailbox.clients.try_recv() else { break };
+                self.state.requests.push(request);
+            }
+        }
+        if forwarded.envelopes.is_empty() && self.state.requests.is_empty() {
+            return;
+        }
+        self.state.pace.begin(now, forwarded.envelopes.len() + self.state.requests.len());
+        for envelope in forwarded.envelopes {
+            self.receive(envelope);
+        }
         let mut requests = std::mem::take(&mut self.state.requests);
         for request in requests.drain(..) {
             self.on_request(request);
@@ -246,10 +272,14 @@ impl Member {
 
     fn on_delivery(&mut self, delivery: FromPeers) {
         match delivery {
-            FromPeers::Messages(messages, _held) => {
+            FromPeers::Messages(messages, held) => {
                 self.shared.counters.received.add(messages.len() as u64);
+                let before = self.state.forwarded.envelopes.len();
                 for message in messages {
                     self.on_peer_message(message);
+                }
+                if self.state.forwarded.envelopes.len() > before {
+                    self.state.forwarded.held.extend(held);
                 }
             }
             FromPeers::Unreachable(peer) => self.driver.unreachable(peer),
@@ -262,6 +292,12 @@ impl Member {
         match message {
             // A snapshot comes with its bytes, not as a message.
             PeerMessage::Raft(Envelope { message: Message::Snapshot(_), .. }) => {}
+            PeerMessage::Raft(envelope)
+                if is_command(&envelope)
+                    && self.state.forwarded.envelopes.len() < REQUESTS_PER_TURN =>
+            {
+                self.state.forwarded.envelopes.push(envelope);
+            }
             PeerMessage::Raft(envelope) => self.receive(envelope),
             PeerMessage::Side { from, to, bytes } if to == self.key.member => {
                 match SideMessage::from_bytes(bytes) {
@@ -684,6 +720,17 @@ impl Member {
             (StopReason::Stopped, Some(Err(failed))) => StopReason::Disk(failed.into()),
             (why, _) => why,
         }
+    }
+}
+
+/// Whether a follower forwarded a command.
+fn is_command(envelope: &Envelope) -> bool {
+    matches!(envelope.message, Message::Propose(_, Proposal::Command(_)))
+}
+
+async fn sleep_until_some(when: Option<Instant>) {
+    if let Some(when) = when {
+        sleep_until(when.into()).await;
     }
 }
 

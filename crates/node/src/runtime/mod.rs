@@ -8,11 +8,13 @@
 #![allow(clippy::disallowed_methods, reason = "the runtime is where time and threads come from")]
 
 mod apply_task;
+mod batch_pace;
 pub(crate) mod batch_queue;
 mod clock;
 #[cfg(test)]
 mod concurrency_tests;
 mod config;
+mod cpu_pressure;
 mod directory;
 pub(crate) mod disk_thread;
 pub(crate) mod disk_use;

@@ -5,10 +5,14 @@
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
+use std::time::Instant;
 
 use quorate_core::Index;
 use tokio::runtime::Handle;
+use tokio::time::sleep_until;
 
+use super::batch_pace::{BatchPace, BatchesInProgress};
+use super::cpu_pressure::GatherTime;
 use super::node::Node;
 use super::sync::lock;
 use crate::outcome::{OutcomeUnknown, RequestError};
@@ -16,14 +20,20 @@ use crate::outcome::{OutcomeUnknown, RequestError};
 type BarrierResult = Result<Index, RequestError>;
 
 /// The barriers of one member.
-#[derive(Default)]
 pub(crate) struct SharedBarriers(Mutex<BarrierState>);
 
-#[derive(Default)]
+impl SharedBarriers {
+    pub(crate) fn new(gather: GatherTime) -> Self {
+        let pace = BatchPace::new(Instant::now(), gather);
+        Self(Mutex::new(BarrierState { is_in_progress: false, next: None, pace }))
+    }
+}
+
 struct BarrierState {
     is_in_progress: bool,
     /// Callers whose barrier has yet to be sent.
     next: Option<Arc<BarrierGroup>>,
+    pace: BatchPace,
 }
 
 /// Callers that share a barrier.
@@ -78,7 +88,10 @@ pub(crate) async fn wait(node: &Node) -> BarrierResult {
     };
     match group {
         Some(group) => group.wait().await,
-        None => BarrierTurn { node: node.clone(), group: None }.send().await,
+        None => {
+            let turn = BarrierTurn { node: node.clone(), stage: BarrierStage::Gathering };
+            turn.send(None).await
+        }
     }
 }
 
@@ -86,40 +99,68 @@ pub(crate) async fn wait(node: &Node) -> BarrierResult {
 /// the next one.
 struct BarrierTurn {
     node: Node,
-    /// Who shares it; none for a caller that sends its own.
-    group: Option<Arc<BarrierGroup>>,
+    stage: BarrierStage,
+}
+
+enum BarrierStage {
+    /// It gathers callers.
+    Gathering,
+    /// It is sent for these callers; none for a caller that sends its own.
+    Sent(Option<Arc<BarrierGroup>>),
 }
 
 impl BarrierTurn {
-    async fn send(mut self) -> BarrierResult {
+    async fn send(mut self, group: Option<Arc<BarrierGroup>>) -> BarrierResult {
+        self.stage = BarrierStage::Sent(group);
         let result = self.node.send_barrier().await;
-        if let Some(group) = self.group.take() {
+        if let BarrierStage::Sent(Some(group)) = &self.stage {
             group.complete(result.clone());
+            self.stage = BarrierStage::Sent(None);
         }
         result
+    }
+
+    /// The barrier of those that came while the last one was in progress. Others join them until it
+    /// is sent.
+    async fn send_next(self) {
+        let check = lock(&self.node.barriers().0).pace.next_check(NOTHING_IN_PROGRESS);
+        if let Some(check) = check.filter(|check| *check > Instant::now()) {
+            sleep_until(check.into()).await;
+        }
+        let group = {
+            let mut state = lock(&self.node.barriers().0);
+            let group = state.next.take();
+            let callers = group.as_ref().map_or(0, |group| lock(&group.0).callers.len());
+            state.pace.begin(Instant::now(), callers);
+            group
+        };
+        let _ = self.send(group).await;
     }
 }
 
 impl Drop for BarrierTurn {
     fn drop(&mut self) {
-        let stopped = || Err(RequestError::Unknown(OutcomeUnknown::Stopped));
-        if let Some(group) = self.group.take() {
-            group.complete(stopped());
-        }
-        let runtime = Handle::try_current();
-        let next = {
-            let mut state = lock(&self.node.barriers().0);
-            let next = state.next.take();
-            state.is_in_progress = next.is_some() && runtime.is_ok();
-            next
+        let (group, may_continue) = match &mut self.stage {
+            // The runtime is shutting down.
+            BarrierStage::Gathering => (None, false),
+            BarrierStage::Sent(group) => (group.take(), true),
         };
-        let Some(group) = next else { return };
-        match runtime {
-            Ok(runtime) => {
-                let turn = Self { node: self.node.clone(), group: Some(group) };
-                runtime.spawn(turn.send());
-            }
-            Err(_) => group.complete(stopped()),
+        let runtime = Handle::try_current().ok().filter(|_| may_continue);
+        let (continues, abandoned) = {
+            let mut state = lock(&self.node.barriers().0);
+            let continues = state.next.is_some() && runtime.is_some();
+            state.is_in_progress = continues;
+            (continues, if continues { None } else { state.next.take() })
+        };
+        for group in group.into_iter().chain(abandoned) {
+            group.complete(Err(RequestError::Unknown(OutcomeUnknown::Stopped)));
+        }
+        if let Some(runtime) = runtime.filter(|_| continues) {
+            let turn = Self { node: self.node.clone(), stage: BarrierStage::Gathering };
+            runtime.spawn(turn.send_next());
         }
     }
 }
+
+/// A barrier is sent after the one before, so nothing else is waited for.
+const NOTHING_IN_PROGRESS: BatchesInProgress = BatchesInProgress { steps: 0, is_committing: false };
