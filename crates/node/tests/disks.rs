@@ -185,6 +185,32 @@ async fn a_stuck_disk_makes_clients_wait_within_bounds() {
     until_done("a write", async || node.propose(put("a", "end")).await).await;
 }
 
+/// They wait for the batch in progress, as the leader's own requests do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forwarded_commands_make_few_batches_while_the_leader_saves() {
+    let members = Members::start(MemoryKv::default).await;
+    let leader = members.leader().await;
+    let (node, follower) = (&members.nodes[leader], &members.nodes[(leader + 1) % 3]);
+    until_done("a write", async || follower.propose(put("a", "1")).await).await;
+    members.troubles[leader].set_stuck(true);
+    let mut tasks = Vec::new();
+    for number in 1..=400 {
+        let before = node.metrics().received;
+        tasks.extend(write_at_once(follower, 1));
+        // One delivery for each command.
+        wait_for("the command has arrived", async || {
+            (node.metrics().received > before).then_some(())
+        })
+        .await;
+        let waiting = node.metrics().saves_waiting;
+        assert!(waiting < 200, "{number} commands made {waiting} saves");
+    }
+    members.troubles[leader].set_stuck(false);
+    for task in tasks {
+        in_time("an answer", task).await.unwrap().unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_end_although_the_disks_never_return() {
     let members = Members::start(MemoryKv::default).await;

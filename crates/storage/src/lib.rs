@@ -54,12 +54,12 @@ pub mod codec;
 mod disk;
 mod error;
 mod file_disk;
-mod reserved_file;
 #[doc(hidden)]
 pub mod fuzzing;
 mod names;
 mod place;
 mod recover;
+mod reserved_file;
 mod snapshots;
 mod store;
 #[cfg(test)]
@@ -72,9 +72,9 @@ pub use error::{
     StoreError,
 };
 pub use file_disk::FileDisk;
-pub use reserved_file::ReservedFile;
 pub use names::FileName;
 pub use place::{FilePlace, MovedDirectory};
+pub use reserved_file::ReservedFile;
 pub use snapshots::{CHUNK_BYTES_MAX, SealedSnapshot, SnapshotReader, SnapshotWriter};
 pub use store::{OpenedStore, Store, StoreConfig, StoreIdentity, StoreOwner};
 

@@ -106,7 +106,8 @@ mod tests {
     fn only_the_wait_for_the_quorum_needs_a_timer() {
         let began = Instant::now();
         let pace = BatchPace::new(began, GatherTime::default());
-        let next = |steps, is_committing| pace.next_check(BatchesInProgress { steps, is_committing });
+        let next =
+            |steps, is_committing| pace.next_check(BatchesInProgress { steps, is_committing });
         assert_eq!(next(0, true), Some(began + QUORUM_WAIT_MAX));
         // A save or job that ends wakes the member.
         assert_eq!((next(1, true), next(0, false)), (None, None));
