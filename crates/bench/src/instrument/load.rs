@@ -92,7 +92,8 @@ impl LoadResult {
             p999_ms: number("p999Micros") / 1e3,
             longest_ms: number("longestMicros") / 1e3,
             gap_ms: number("longestGapMicros") / 1e3,
-            failed: errors.filter_map(|(_, count)| count.as_f64()).sum(),
+            // The sum of nothing is negative zero.
+            failed: errors.filter_map(|(_, count)| count.as_f64()).sum::<f64>() + 0.0,
         }
     }
 }
@@ -115,5 +116,7 @@ mod tests {
         let result = LoadResult::of(&reply);
         assert_eq!((result.done, result.p50_ms, result.gap_ms), (100.0, 1.5, 9.0));
         assert_eq!(result.failed, 5.0);
+        let complete = LoadResult::of(&json!({"done": 1, "errors": {}}));
+        assert_eq!(complete.failed.to_string(), "0");
     }
 }

@@ -43,6 +43,8 @@ const BEFORE: Duration = Duration::from_millis(1_500);
 /// A load lasts at least this long: an election has to fit.
 const LOAD_SECONDS_MIN: u64 = 8;
 const CLIENTS: u32 = 16;
+/// When every system accepts changes after its start.
+const CHANGES_AFTER: Duration = Duration::from_secs(6);
 
 pub(super) fn run(session: &Session<'_>, report: &mut Report) -> Result<(), InstrumentError> {
     report.set_columns(COLUMNS);
@@ -73,6 +75,8 @@ fn measure(
         let took = catch_up(session, &mut cluster)?;
         return Ok(vec![None, None, Some(took.as_secs_f64()), None]);
     }
+    // etcd refuses changes until its members are connected for five seconds.
+    sleep(CHANGES_AFTER);
     // A member that is asked must stay: the leader is the last one.
     let (first, last) = (0, MEMBERS - 1);
     if cluster.leader()? != last {

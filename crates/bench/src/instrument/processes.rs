@@ -164,7 +164,7 @@ impl ServerCluster {
         self.add_process(self.members.len() + 1)?;
         let at = self.members.len() - 1;
         let body = json!({"peerURLs": [self.members[at].peer_url()], "isLearner": true});
-        let added = http::call(self.members[0].client_port, "/v3/cluster/member/add", &body)?;
+        let added = self.change(0, "/v3/cluster/member/add", &body)?;
         let urls = self.initial_cluster();
         self.launch(at, &urls, "existing")?;
         text(&added["member"]["ID"])
@@ -189,8 +189,17 @@ impl ServerCluster {
 
     /// Removes a member by its id, by asking the member at `through`.
     pub(super) fn remove(&self, through: usize, id: &str) -> Result<(), InstrumentError> {
+        self.change(through, "/v3/cluster/member/remove", &json!({"ID": id})).map(drop)
+    }
+
+    /// A change of members, repeated while the server refuses it because members are connected for
+    /// too short a time: etcd asks for five seconds.
+    fn change(&self, through: usize, path: &str, body: &Value) -> Result<Value, InstrumentError> {
         let port = self.members[through].client_port;
-        http::call(port, "/v3/cluster/member/remove", &json!({"ID": id})).map(drop)
+        until("a change of members", || match http::call(port, path, body) {
+            Err(why) if why.to_string().contains("unhealthy cluster") => None,
+            ended => Some(ended),
+        })?
     }
 
     /// Moves the leadership, by asking the leader at `from`.
