@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::array;
+
 use quorate_proto::etcdserverpb::{
     MemberAddRequest, MemberPromoteRequest, MemberRemoveRequest, MemberUpdateRequest,
 };
@@ -180,7 +182,7 @@ async fn a_goal_that_waits_for_a_member_can_be_cancelled() {
 async fn a_member_without_a_leader_refuses_changes_as_unavailable() {
     let [a, b, c] = ["a", "b", "c"].map(TestMember::new);
     let mut running = start_all(&[&a, &b, &c]).await;
-    let mut cluster = a.cluster().await;
+    let cluster = a.cluster().await;
     let mut membership = client(&a).await;
     running.pop().unwrap().stop_now().await;
     running.pop().unwrap().stop_now().await;
@@ -189,15 +191,22 @@ async fn a_member_without_a_leader_refuses_changes_as_unavailable() {
     let update = MemberUpdateRequest { id: unknown, peer_urls: urls.clone() };
     let goal = target(vec![by_name("a"), by_name("unknown")]);
     let goal = v1::SetGoalRequest { target: goal, wait: false, expected: None };
+    let added = MemberAddRequest { peer_urls: urls, is_learner: false };
+    // Each waits for a leader until its timeout, so they run at the same time.
+    let [mut remove, mut promote, mut change, mut add] = array::from_fn(|_| cluster.clone());
+    let (removed, promoted, updated, added, set) = tokio::join!(
+        remove.member_remove(MemberRemoveRequest { id: unknown }),
+        promote.member_promote(MemberPromoteRequest { id: unknown }),
+        change.member_update(update),
+        add.member_add(added),
+        membership.set_goal(goal),
+    );
     let refused = [
-        cluster.member_remove(MemberRemoveRequest { id: unknown }).await.unwrap_err(),
-        cluster.member_promote(MemberPromoteRequest { id: unknown }).await.unwrap_err(),
-        cluster.member_update(update).await.unwrap_err(),
-        cluster
-            .member_add(MemberAddRequest { peer_urls: urls, is_learner: false })
-            .await
-            .unwrap_err(),
-        membership.set_goal(goal).await.unwrap_err(),
+        removed.unwrap_err(),
+        promoted.unwrap_err(),
+        updated.unwrap_err(),
+        added.unwrap_err(),
+        set.unwrap_err(),
     ];
     for status in refused {
         let code = status.code();

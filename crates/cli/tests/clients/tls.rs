@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::thread;
 use std::time::Duration;
 
 use quorate_server::tls::self_signed::{CertificateAndKey, CertificateAuthority};
@@ -115,12 +116,17 @@ fn etcdctl_uses_tls() {
     let cluster = SecuredCluster::start(&directory, false);
     cluster.assert_serves(None);
     cluster.assert_serves(Some("client"));
-    // A client that trusts another authority refuses the servers.
-    assert!(cluster.etcdctl(None, "other-ca", "get color").is_err());
-    let plain = cluster.endpoints.replace("https://", "http://");
-    let mut command = etcdctl(&plain);
-    command.args(["--dial-timeout=5s", "--command-timeout=10s", "get", "color"]);
-    assert!(!run(command, "").status.success());
+    // A client that trusts another authority refuses the servers, and a client without TLS is
+    // refused. etcdctl tries again until its timeout, so they run at the same time.
+    thread::scope(|scope| {
+        scope.spawn(|| assert!(cluster.etcdctl(None, "other-ca", "get color").is_err()));
+        scope.spawn(|| {
+            let plain = cluster.endpoints.replace("https://", "http://");
+            let mut command = etcdctl(&plain);
+            command.args(["--dial-timeout=5s", "--command-timeout=10s", "get", "color"]);
+            assert!(!run(command, "").status.success());
+        });
+    });
 }
 
 #[test]
@@ -131,8 +137,14 @@ fn etcdctl_uses_mutual_tls() {
     let directory = TestDirectory::new("mutual-tls-etcdctl");
     let cluster = SecuredCluster::start(&directory, true);
     cluster.assert_serves(Some("client"));
-    // No certificate, one of another authority, and that of a member for its peers.
-    for own in [None, Some("foreign"), Some("peer-m1")] {
-        assert!(cluster.etcdctl(own, "ca", "get color").is_err(), "{own:?}");
-    }
+    // No certificate, one of another authority, and that of a member for its peers. etcdctl tries
+    // again until its timeout, so they run at the same time.
+    thread::scope(|scope| {
+        for own in [None, Some("foreign"), Some("peer-m1")] {
+            let cluster = &cluster;
+            scope.spawn(move || {
+                assert!(cluster.etcdctl(own, "ca", "get color").is_err(), "{own:?}");
+            });
+        }
+    });
 }
