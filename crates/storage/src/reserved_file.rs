@@ -48,13 +48,17 @@ impl ReservedFile {
 
     /// Fills what follows a write that ended here, and was the furthest one so far.
     fn fill(&self, end: u64, length: usize) {
-        let until = self.reserved.min(end + ZEROS.len() as u64);
-        let is_worth_it = length < ZEROS.len() / 4 && until > end;
-        let zeros = if is_worth_it { &ZEROS[..(until - end) as usize] } else { &[] };
-        self.filled.store(end + zeros.len() as u64, Ordering::Relaxed);
-        // The data is written. A failure of the disk shows with the next write or sync.
-        if self.file.write_all_at(zeros, end).is_err() {
-            self.stop_filling();
+        let until = if length < LENGTH_MAX { self.reserved.min(end + FILLED_AHEAD) } else { end };
+        self.filled.store(until.max(end), Ordering::Relaxed);
+        let mut from = end;
+        while from < until {
+            let next = (from / PAGE + 1) * PAGE;
+            let zeros = &ZEROS[..(next.min(until) - from) as usize];
+            // The data is written. A failure of the disk shows with the next write or sync.
+            if self.file.write_all_at(zeros, from).is_err() {
+                return self.stop_filling();
+            }
+            from = next;
         }
     }
 
@@ -63,7 +67,13 @@ impl ReservedFile {
     }
 }
 
-static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
+const FILLED_AHEAD: u64 = 1 << 20;
+/// Longer writes gain little: they would be written twice.
+const LENGTH_MAX: usize = 32 << 10;
+/// Zeros are written page by page. A system that caches a large write as one unit would write all of
+/// it again when a part changes.
+const PAGE: u64 = 4_096;
+static ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
 
 #[cfg(test)]
 mod tests {
@@ -106,7 +116,7 @@ mod tests {
     fn only_reserved_space_is_filled() {
         let file = reserved();
         file.write_at(0, b"head").unwrap();
-        assert_eq!(file.filled.load(Ordering::Relaxed), 4 + (1 << 20));
+        assert_eq!(file.filled.load(Ordering::Relaxed), 4 + FILLED_AHEAD);
         file.write_at(RESERVED as u64 - 4, b"tail").unwrap();
         assert_eq!(content(&file).len(), RESERVED);
         let grown = ReservedFile::new(tempfile::tempfile().unwrap(), 0);
