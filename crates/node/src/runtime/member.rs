@@ -2,6 +2,8 @@
 //! the resulting work. It never waits for a disk, a machine or a peer; they report when they
 //! are done.
 
+mod batches;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,24 +11,22 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quorate_core::membership::MemberInfo;
-use quorate_core::message::{Message, Proposal};
+use quorate_core::message::Message;
 use quorate_core::{Dropped, Envelope, Event, Index, MemberId, Membership};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep_until, timeout};
+use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 use super::apply_task::ApplyCommand;
-use super::batch_pace::{BatchPace, BatchesInProgress};
+use super::batch_pace::BatchPace;
 use super::batch_queue::BatchQueue;
 use super::clock::Clock;
 use super::cpu_pressure::GatherTime;
 use super::disk_thread::DiskHandle;
 use super::inbox::{LocalMember, write};
 use super::leader_query::{LeaderQuery, ReplyTo};
-use super::mailbox::{
-    ClientRequest, Completion, Control, FromPeers, HeldBytes, Mailbox, RequestKind,
-};
+use super::mailbox::{ClientRequest, Completion, Control, FromPeers, Mailbox};
 use super::metrics::{Counters, NodeObserver};
 use super::pending_replies::PendingReplies;
 use super::shared_barriers::SharedBarriers;
@@ -36,6 +36,8 @@ use super::status::{KnownMembership, MembershipEvent, NodeStatus, StopReason};
 use super::sync::lock;
 use super::transport::{MemberKey, PeerMessage, RejectReason, Transport};
 use super::versions::VersionRounds;
+use batches::ForwardedCommands;
+
 use crate::applier::MachineJob;
 use crate::cluster_version::{ClusterVersion, VersionRange};
 use crate::driver::{Driver, DriverOutput};
@@ -56,9 +58,9 @@ pub(crate) struct Member {
     pub(crate) leader_queries: mpsc::Sender<LeaderQuery>,
     pub(crate) shared: Arc<SharedState>,
     pub(crate) state: TaskState,
-    /// The machine's task.
     /// Of the machine.
     pub(crate) progress: WorkProgress,
+    /// The machine's task.
     pub(crate) applying: JoinHandle<()>,
     /// Keeps the channel open when all handles are dropped.
     pub(crate) _requests: mpsc::Sender<ClientRequest>,
@@ -102,21 +104,6 @@ pub(crate) struct TaskState {
     steps_seen: u64,
 }
 
-/// Commands that followers forwarded, until they become part of a batch.
-#[derive(Default)]
-struct ForwardedCommands {
-    envelopes: Vec<Envelope>,
-    /// What they count for in the transport.
-    held: Vec<HeldBytes>,
-}
-
-/// So many saves may be in progress before peers have to wait. A correct leader stops earlier: this is beyond the
-/// number of appends that it has in flight.
-const IN_PROGRESS_FOR_PEERS: usize = 2_048;
-/// How much is taken out of a queue in one turn.
-const REQUESTS_PER_TURN: usize = 4_096;
-const DELIVERIES_PER_TURN: usize = 256;
-
 impl TaskState {
     pub(crate) fn new(supported: VersionRange, gather: GatherTime) -> Self {
         Self {
@@ -153,39 +140,6 @@ impl Member {
         self.finish().await
     }
 
-    /// Waits until there is something to do, then takes what is in the mailbox.
-    async fn receive_batch(&mut self) {
-        let in_progress = self.batches_in_progress();
-        let clients = self.state.pace.may_begin(Instant::now(), in_progress);
-        let check = self.state.pace.next_check(in_progress).filter(|_| !clients);
-        // The core bounds the machine's work for peers.
-        let peers = self.state.saves_waiting < IN_PROGRESS_FOR_PEERS;
-        let (state, mailbox) = (&mut self.state, &mut self.mailbox);
-        tokio::select! {
-            biased;
-            () = mailbox.done.ready() => {}
-            _ = mailbox.peers.recv_many(&mut state.from_peers, DELIVERIES_PER_TURN), if peers => {}
-            _ = mailbox.clients.recv_many(&mut state.requests, REQUESTS_PER_TURN), if clients => {}
-            () = self.clock.changed() => {}
-            () = sleep_until_some(check), if check.is_some() => {}
-        }
-        mailbox.done.take_all(&mut state.completions);
-        while peers && state.from_peers.len() < DELIVERIES_PER_TURN {
-            let Ok(delivery) = mailbox.peers.try_recv() else { break };
-            state.from_peers.push(delivery);
-        }
-        self.shared.counters.turns.add(1);
-    }
-
-    fn batches_in_progress(&self) -> BatchesInProgress {
-        let raft = self.driver.raft();
-        let log = raft.log_status();
-        BatchesInProgress {
-            steps: self.state.saves_waiting.max(self.state.jobs_waiting),
-            is_committing: raft.leader() == Some(self.key.member) && log.commit < log.last.index,
-        }
-    }
-
     /// A machine that is busy with a long command does not stand still.
     fn report_progress(&mut self) {
         let steps = self.progress.steps();
@@ -218,68 +172,16 @@ impl Member {
         self.process_requests();
     }
 
-    /// Begins a batch, if it is time: after what has arrived from peers and the disk, so that a
-    /// commit index leaves with the entries of the next batch.
-    fn process_requests(&mut self) {
-        let now = Instant::now();
-        let mut forwarded = ForwardedCommands::default();
-        if self.state.pace.may_begin(now, self.batches_in_progress()) {
-            forwarded = std::mem::take(&mut self.state.forwarded);
-            while self.state.requests.len() < REQUESTS_PER_TURN {
-                let Ok(request) = self.mailbox.clients.try_recv() else { break };
-                self.state.requests.push(request);
-            }
-        }
-        if forwarded.envelopes.is_empty() && self.state.requests.is_empty() {
-            return;
-        }
-        self.state.pace.begin(now, forwarded.envelopes.len() + self.state.requests.len());
-        for envelope in forwarded.envelopes {
-            self.receive(envelope);
-        }
-        let mut requests = std::mem::take(&mut self.state.requests);
-        for request in requests.drain(..) {
-            self.on_request(request);
-        }
-        self.state.requests = requests;
-    }
-
-    fn on_request(&mut self, request: ClientRequest) {
-        let counters = &self.shared.counters;
-        let token = match request.kind {
-            RequestKind::Propose(command) => {
-                counters.proposals.add(1);
-                self.driver.propose(command)
-            }
-            RequestKind::ProposeIn(term, command) => {
-                counters.proposals.add(1);
-                self.driver.propose_in(term, command)
-            }
-            RequestKind::Read(question) => {
-                counters.reads.add(1);
-                self.driver.read(question)
-            }
-            RequestKind::ReadLocal(query) => self.driver.read_local(query),
-            RequestKind::Barrier => {
-                counters.reads.add(1);
-                self.driver.barrier()
-            }
-            RequestKind::Change(change, wait) => self.driver.change(*change, wait),
-            RequestKind::Transfer(to) => self.driver.transfer(to),
-        };
-        self.state.waiting.insert(token, request.reply);
-    }
-
     fn on_delivery(&mut self, delivery: FromPeers) {
         match delivery {
             FromPeers::Messages(messages, held) => {
                 self.shared.counters.received.add(messages.len() as u64);
-                let before = self.state.forwarded.envelopes.len();
+                let before = self.state.forwarded.len();
                 for message in messages {
                     self.on_peer_message(message);
                 }
-                if self.state.forwarded.envelopes.len() > before {
-                    self.state.forwarded.held.extend(held);
+                if self.state.forwarded.len() > before {
+                    self.state.forwarded.hold(held);
                 }
             }
             FromPeers::Unreachable(peer) => self.driver.unreachable(peer),
@@ -292,13 +194,11 @@ impl Member {
         match message {
             // A snapshot comes with its bytes, not as a message.
             PeerMessage::Raft(Envelope { message: Message::Snapshot(_), .. }) => {}
-            PeerMessage::Raft(envelope)
-                if is_command(&envelope)
-                    && self.state.forwarded.envelopes.len() < REQUESTS_PER_TURN =>
-            {
-                self.state.forwarded.envelopes.push(envelope);
+            PeerMessage::Raft(envelope) => {
+                if let Some(other) = self.state.forwarded.keep(envelope) {
+                    self.receive(other);
+                }
             }
-            PeerMessage::Raft(envelope) => self.receive(envelope),
             PeerMessage::Side { from, to, bytes } if to == self.key.member => {
                 match SideMessage::from_bytes(bytes) {
                     Ok(SideMessage::ViewRequest(number)) => {
@@ -720,17 +620,6 @@ impl Member {
             (StopReason::Stopped, Some(Err(failed))) => StopReason::Disk(failed.into()),
             (why, _) => why,
         }
-    }
-}
-
-/// Whether a follower forwarded a command.
-fn is_command(envelope: &Envelope) -> bool {
-    matches!(envelope.message, Message::Propose(_, Proposal::Command(_)))
-}
-
-async fn sleep_until_some(when: Option<Instant>) {
-    if let Some(when) = when {
-        sleep_until(when.into()).await;
     }
 }
 
