@@ -38,19 +38,18 @@ impl BatchPace {
 
     /// Whether requests may be taken now.
     pub(crate) fn may_begin(&self, now: Instant, in_progress: BatchesInProgress) -> bool {
-        let since = now.saturating_duration_since(self.began);
-        let BatchesInProgress { steps, is_committing } = in_progress;
-        let is_disk_free = steps == 0 || since >= SLOW_AFTER && steps < STEPS_MAX;
-        let is_quorum_free = !is_committing || since >= QUORUM_WAIT_MAX;
-        is_disk_free && is_quorum_free && since >= self.gather_time() || since >= HANGS_AFTER
+        now >= self.next_check(in_progress)
     }
 
-    /// When requests may be taken although nothing else happens, if they do not wait for the disk
-    /// or the machine.
-    pub(crate) fn next_check(&self, in_progress: BatchesInProgress) -> Option<Instant> {
+    /// When requests may be taken although nothing else happens.
+    pub(crate) fn next_check(&self, in_progress: BatchesInProgress) -> Instant {
+        let disk = match in_progress.steps {
+            0 => Duration::ZERO,
+            1..STEPS_MAX => SLOW_AFTER,
+            _ => HANGS_AFTER,
+        };
         let quorum = if in_progress.is_committing { QUORUM_WAIT_MAX } else { Duration::ZERO };
-        let wait = quorum.max(self.gather_time());
-        (in_progress.steps == 0 && !wait.is_zero()).then(|| self.began + wait)
+        self.began + disk.max(quorum).max(self.gather_time())
     }
 
     /// Few requests are not delayed: nothing is gained.
@@ -103,13 +102,16 @@ mod tests {
     }
 
     #[test]
-    fn only_the_wait_for_the_quorum_needs_a_timer() {
-        let began = Instant::now();
-        let pace = BatchPace::new(began, GatherTime::default());
-        let next =
-            |steps, is_committing| pace.next_check(BatchesInProgress { steps, is_committing });
-        assert_eq!(next(0, true), Some(began + QUORUM_WAIT_MAX));
-        // A save or job that ends wakes the member.
-        assert_eq!((next(1, true), next(0, false)), (None, None));
+    fn large_batches_are_gathered_while_processors_are_scarce() {
+        let (began, none) = (Instant::now(), BatchesInProgress { steps: 0, is_committing: false });
+        let gather = GatherTime::default();
+        let mut pace = BatchPace::new(began, gather.clone());
+        pace.begin(began, GATHERED_MIN);
+        assert!(pace.may_begin(began, none));
+        gather.set(Duration::from_millis(3));
+        assert!(!pace.may_begin(began, none));
+        assert_eq!(pace.next_check(none), began + Duration::from_millis(3));
+        pace.begin(began, GATHERED_MIN - 1);
+        assert!(pace.may_begin(began, none), "few requests are not delayed");
     }
 }

@@ -29,7 +29,11 @@ impl GatherTime {
         } else {
             now
         };
-        self.0.store(next.as_micros() as u64, Ordering::Relaxed);
+        self.set(next);
+    }
+
+    pub(crate) fn set(&self, time: Duration) {
+        self.0.store(time.as_micros() as u64, Ordering::Relaxed);
     }
 }
 

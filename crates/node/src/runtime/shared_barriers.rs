@@ -124,7 +124,7 @@ impl BarrierTurn {
     /// is sent.
     async fn send_next(self) {
         let check = lock(&self.node.barriers().0).pace.next_check(NOTHING_IN_PROGRESS);
-        if let Some(check) = check.filter(|check| *check > Instant::now()) {
+        if check > Instant::now() {
             sleep_until(check.into()).await;
         }
         let group = {

@@ -53,7 +53,9 @@ impl Member {
     pub(super) async fn receive_batch(&mut self) {
         let in_progress = self.batches_in_progress();
         let clients = self.state.pace.may_begin(Instant::now(), in_progress);
-        let check = self.state.pace.next_check(in_progress).filter(|_| !clients);
+        // Nothing else wakes the member when commands that it keeps may be processed.
+        let waits = !clients || self.state.forwarded.len() > 0;
+        let check = self.state.pace.next_check(in_progress);
         // The core bounds the machine's work for peers.
         let peers = self.state.saves_waiting < IN_PROGRESS_FOR_PEERS;
         let (state, mailbox) = (&mut self.state, &mut self.mailbox);
@@ -63,7 +65,7 @@ impl Member {
             _ = mailbox.peers.recv_many(&mut state.from_peers, DELIVERIES_PER_TURN), if peers => {}
             _ = mailbox.clients.recv_many(&mut state.requests, REQUESTS_PER_TURN), if clients => {}
             () = self.clock.changed() => {}
-            () = sleep_until_some(check), if check.is_some() => {}
+            () = sleep_until(check.into()), if waits => {}
         }
         mailbox.done.take_all(&mut state.completions);
         while peers && state.from_peers.len() < DELIVERIES_PER_TURN {
@@ -132,11 +134,5 @@ impl Member {
             RequestKind::Transfer(to) => self.driver.transfer(to),
         };
         self.state.waiting.insert(token, request.reply);
-    }
-}
-
-async fn sleep_until_some(when: Option<Instant>) {
-    if let Some(when) = when {
-        sleep_until(when.into()).await;
     }
 }
