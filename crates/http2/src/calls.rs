@@ -61,6 +61,19 @@ pub(crate) struct SendingBody<B> {
     pending: Bytes,
     /// gRPC's status follows `pending`.
     has_status: bool,
+    /// `pending` takes no more memory than its length.
+    is_own: bool,
+}
+
+impl<B> SendingBody<B> {
+    /// Called when the client has to read first. What it has not read may be a part of a large
+    /// response, which should not be kept for it.
+    fn keep_pending_only(&mut self) {
+        if !self.is_own {
+            self.pending = Bytes::copy_from_slice(&self.pending);
+            self.is_own = true;
+        }
+    }
 }
 
 /// What the client may still send on a stream.
@@ -100,7 +113,7 @@ impl Receiving {
     }
 
     /// Returns bytes to the window. The increment to tell the client, if it is large enough.
-    fn release(&mut self, bytes: usize, window_max: u32) -> Option<u32> {
+    pub(crate) fn release(&mut self, bytes: usize, window_max: u32) -> Option<u32> {
         let Self::Open { window, to_release, .. } = self else { return None };
         *to_release += bytes;
         if *to_release * 2 < window_max as usize {
@@ -215,17 +228,20 @@ impl<A: Application> Http2Connection<A> {
 
     /// A successful gRPC response with one message.
     fn reply(&mut self, slot: usize, message: Vec<u8>, context: &mut Context<'_>) {
+        let start = self.begin_block();
         let Some(stream) = &mut self.slots[slot].stream else { return };
         let length = message.len();
         let fits = length <= self.frame_bytes_max
             && length as i64 <= stream.send_window.min(self.send_window)
             && self.output.len() < OUTPUT_BYTES_MAX;
         let (id, output) = (stream.id, &mut self.output);
-        put_head(output, GRPC_HEADERS.len(), kind::HEADERS, flag::END_HEADERS, id);
+        let block_bytes = start.len() + GRPC_HEADERS.len();
+        put_head(output, block_bytes, kind::HEADERS, flag::END_HEADERS, id);
+        output.extend_from_slice(start);
         output.extend_from_slice(GRPC_HEADERS);
         if !fits {
             let pending = message.into();
-            let sending = SendingBody { body: None, pending, has_status: true };
+            let sending = SendingBody { body: None, pending, has_status: true, is_own: true };
             stream.state = CallState::Sending(Box::new(sending));
             return self.send_body(slot, context);
         }
@@ -237,9 +253,10 @@ impl<A: Application> Http2Connection<A> {
     }
 
     fn respond(&mut self, slot: usize, response: Response<A::Body>) {
+        let start = self.begin_block();
         let Some(stream) = &mut self.slots[slot].stream else { return };
         let (parts, body) = response.into_parts();
-        let mut block = Vec::with_capacity(64);
+        let mut block = start.to_vec();
         encode_status(parts.status, &mut block);
         encode_headers(&parts.headers, &mut block);
         let has_ended = body.is_end_stream();
@@ -247,7 +264,8 @@ impl<A: Application> Http2Connection<A> {
         if has_ended {
             return self.finish(slot);
         }
-        let sending = SendingBody { body: Some(body), pending: Bytes::new(), has_status: false };
+        let pending = Bytes::new();
+        let sending = SendingBody { body: Some(body), pending, has_status: false, is_own: true };
         stream.state = CallState::Sending(Box::new(sending));
     }
 
@@ -261,18 +279,19 @@ impl<A: Application> Http2Connection<A> {
                 return self.end_body(slot);
             }
             if stream.send_window <= 0 {
+                sending.keep_pending_only();
                 return;
             }
             if self.send_window <= 0 || self.output.len() >= OUTPUT_BYTES_MAX {
-                self.blocked.push(slot);
-                return;
+                sending.keep_pending_only();
+                return self.block(slot);
             }
             if sending.pending.is_empty()
                 && let Some(body) = &mut sending.body
             {
                 match Pin::new(body).poll_frame(context) {
                     Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
-                        Ok(data) => sending.pending = data,
+                        Ok(data) => (sending.pending, sending.is_own) = (data, false),
                         Err(frame) => {
                             let trailers = frame.into_trailers().unwrap_or_default();
                             return self.send_trailers(slot, &trailers);
@@ -339,7 +358,7 @@ impl<A: Application> Http2Connection<A> {
 
     /// A response without a body to a request that is not served.
     pub(crate) fn put_status(&mut self, stream: u32, status: StatusCode) {
-        let mut block = Vec::new();
+        let mut block = self.begin_block().to_vec();
         encode_status(status, &mut block);
         put_headers(&mut self.output, stream, &block, true, self.frame_bytes_max);
     }

@@ -1,7 +1,7 @@
 //! The protocol of one connection without its socket: bytes of the client in, bytes for the client
 //! out. What the frames of the client mean is here; calls and their responses are in `calls.rs`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,8 +60,10 @@ pub(crate) struct Http2Connection<A: Application> {
     pub(crate) send_window: i64,
     pub(crate) stream_send_window: i64,
     pub(crate) frame_bytes_max: usize,
-    /// Slots that wait until the connection may send more.
-    pub(crate) blocked: Vec<usize>,
+    /// Slots that wait until the connection may send more, each once.
+    pub(crate) blocked: VecDeque<usize>,
+    /// Whether a header block was sent.
+    has_sent_block: bool,
     receive_window: i64,
     /// Bytes that were read and not yet returned to the client's window.
     to_release: usize,
@@ -71,6 +73,8 @@ pub(crate) struct Http2Connection<A: Application> {
 pub(crate) struct Slot<A: Application> {
     pub(crate) waker: Arc<crate::ready::SlotWaker>,
     pub(crate) stream: Option<Stream<A>>,
+    /// Whether it is in [`Http2Connection::blocked`].
+    pub(crate) is_blocked: bool,
 }
 
 struct PartialBlock {
@@ -122,7 +126,8 @@ impl<A: Application> Http2Connection<A> {
             send_window: WINDOW_DEFAULT,
             stream_send_window: WINDOW_DEFAULT,
             frame_bytes_max: FRAME_BYTES_MAX,
-            blocked: Vec::new(),
+            blocked: VecDeque::new(),
+            has_sent_block: false,
             receive_window: i64::from(config.connection_window).max(WINDOW_DEFAULT),
             to_release: 0,
             config,
@@ -326,7 +331,7 @@ impl<A: Application> Http2Connection<A> {
             self.flood.count()?;
         }
         let Some(slot) = self.ids.get(&head.stream).copied() else {
-            return self.on_data_of_closed(head.stream, length);
+            return self.on_data_of_closed(head.stream, length, ends_stream);
         };
         let Some(stream) = &mut self.slots[slot].stream else { return Ok(()) };
         let accepted = stream.receiving.accept(length, data.len(), ends_stream);
@@ -359,12 +364,26 @@ impl<A: Application> Http2Connection<A> {
             Some(body) => body.push(data),
             None => false,
         });
+        self.release_padding(slot, length - data.len());
         // Padding, and what will not be read, are returned at once.
         self.release(if is_read { length - data.len() } else { length });
         if ends_stream { self.on_end(slot) } else { Ok(()) }
     }
 
-    fn on_data_of_closed(&mut self, id: u32, length: usize) -> Result<(), ConnectionError> {
+    /// Returns padding to the window of a stream.
+    fn release_padding(&mut self, slot: usize, bytes: usize) {
+        let Some(stream) = self.slots[slot].stream.as_mut().filter(|_| bytes > 0) else { return };
+        if let Some(more) = stream.receiving.release(bytes, self.config.stream_window) {
+            put_window_update(&mut self.output, stream.id, more);
+        }
+    }
+
+    fn on_data_of_closed(
+        &mut self,
+        id: u32,
+        length: usize,
+        ends_stream: bool,
+    ) -> Result<(), ConnectionError> {
         if id > self.highest || id.is_multiple_of(2) {
             return Err(ConnectionError::protocol("DATA of a stream that is not open"));
         }
@@ -372,7 +391,8 @@ impl<A: Application> Http2Connection<A> {
         if !self.recently_reset.contains(id) {
             return self.refuse(id, Reason::STREAM_CLOSED);
         }
-        self.flood.count()
+        // A request that was answered before its end: honest clients do this with every call.
+        if ends_stream { Ok(()) } else { self.flood.count() }
     }
 
     /// The request of this stream is complete.
@@ -409,10 +429,29 @@ impl<A: Application> Http2Connection<A> {
         Ok(())
     }
 
-    /// Lets calls go on that wait for the connection.
+    /// The call in this slot waits until the connection may send more.
+    pub(crate) fn block(&mut self, slot: usize) {
+        if !std::mem::replace(&mut self.slots[slot].is_blocked, true) {
+            self.blocked.push_back(slot);
+        }
+    }
+
+    /// Lets calls go on that wait for the connection: the first ones, as many as the window may
+    /// serve. The others follow while it is open.
     pub(crate) fn unblock(&mut self) {
-        for slot in self.blocked.drain(..) {
+        let count = 1 + usize::try_from(self.send_window).unwrap_or(0) / UNBLOCKED_BYTES;
+        for slot in self.blocked.drain(..count.min(self.blocked.len())) {
+            self.slots[slot].is_blocked = false;
             self.slots[slot].waker.queue();
+        }
+    }
+
+    /// The start of a header block. The first one tells the client that no dynamic table is used:
+    /// one that has announced a smaller table waits for that.
+    pub(crate) fn begin_block(&mut self) -> &'static [u8] {
+        match std::mem::replace(&mut self.has_sent_block, true) {
+            false => NO_TABLE,
+            true => &[],
         }
     }
 
@@ -445,7 +484,7 @@ impl<A: Application> Http2Connection<A> {
         let slot = self.free_slots.pop().unwrap_or_else(|| {
             let slot = self.slots.len();
             let waker = crate::ready::SlotWaker::new(slot, Arc::clone(&self.ready));
-            self.slots.push(Slot { waker, stream: None });
+            self.slots.push(Slot { waker, stream: None, is_blocked: false });
             slot
         });
         let send_window = self.stream_send_window;
@@ -475,7 +514,8 @@ impl<A: Application> Http2Connection<A> {
             self.slots.truncate(SLOTS_KEPT);
             self.slots.shrink_to_fit();
             self.free_slots = (0..self.slots.len()).collect();
-            self.blocked = Vec::new();
+            self.blocked = VecDeque::new();
+            self.slots.iter_mut().for_each(|slot| slot.is_blocked = false);
             (self.awaiting, self.incomplete) = (Vec::new(), Vec::new());
             self.awaiting_since = None;
             self.ids.shrink_to_fit();
@@ -561,6 +601,10 @@ pub(crate) fn depends_on(priority: &[u8; 5]) -> u32 {
     u32::from_be_bytes([a, b, c, d]) & ID_MASK
 }
 
+/// A dynamic table of size 0 (RFC 7541, section 6.3).
+const NO_TABLE: &[u8] = &[0x20];
+/// A call is expected to send at least this much when the window of the connection opens.
+const UNBLOCKED_BYTES: usize = 4_096;
 /// How long a header block may take to arrive.
 const BLOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// CONTINUATION frames of one header block.
@@ -569,3 +613,91 @@ const CONTINUATIONS_MAX: usize = 16;
 const AWAITING_MAX: usize = 512;
 /// Slots that a connection without streams keeps.
 const SLOTS_KEPT: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response};
+    use http_body_util::Empty;
+
+    use super::*;
+    use crate::application::{MessageCall, MessageReply, MessageRequest, ResponseFuture};
+    use crate::frame::put_head;
+    use crate::head::TIMEOUT_NAME;
+    use crate::hpack::encode_field;
+    use crate::{IncomingBody, RequestHead};
+
+    /// Replies to every message with 1,000 bytes.
+    struct LargeReplies;
+
+    impl Application for LargeReplies {
+        type Body = Empty<Bytes>;
+
+        fn takes_messages(&self, head: &RequestHead) -> bool {
+            !head.headers.contains_key(TIMEOUT_NAME)
+        }
+
+        fn serve_message(&self, _request: MessageRequest<'_>) -> Option<MessageCall<Empty<Bytes>>> {
+            let reply = Box::pin(std::future::ready(MessageReply::Message(vec![0; 1_000])));
+            Some(MessageCall { reply, deadline: None })
+        }
+
+        fn serve(&self, _request: Request<IncomingBody>) -> ResponseFuture<Empty<Bytes>> {
+            Box::pin(std::future::ready(Response::new(Empty::new())))
+        }
+
+        fn deadline_passed(&self) -> Response<Empty<Bytes>> {
+            Response::new(Empty::new())
+        }
+    }
+
+    /// Polls the calls that were woken, and returns how many.
+    fn poll_calls(connection: &mut Http2Connection<LargeReplies>) -> usize {
+        let mut ready = Vec::new();
+        connection.ready.take(&mut ready);
+        ready.iter().for_each(|slot| connection.poll_slot(*slot));
+        connection.output.clear();
+        ready.len()
+    }
+
+    fn window_update(stream: u32, increment: u32) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        put_window_update(&mut bytes, stream, increment);
+        bytes
+    }
+
+    /// A client that lets its windows grow byte by byte costs little memory and time.
+    #[test]
+    fn calls_that_wait_for_the_window_wait_once() {
+        let mut connection = Http2Connection::new(LargeReplies, ConnectionConfig::default());
+        let (mut bytes, mut block) = (Vec::new(), Vec::new());
+        put_settings(&mut bytes, &[]);
+        for (name, value) in [(":method", "POST"), (":scheme", "http"), (":path", "/p.S/M")] {
+            encode_field(name.as_bytes(), value.as_bytes(), &mut block);
+        }
+        let ids = (0..200).map(|number| 2 * number + 1);
+        for id in ids.clone() {
+            put_head(&mut bytes, block.len(), kind::HEADERS, flag::END_HEADERS, id);
+            bytes.extend_from_slice(&block);
+            put_head(&mut bytes, 5, kind::DATA, flag::END_STREAM, id);
+            bytes.extend_from_slice(&[0; 5]);
+        }
+        connection.receive(&bytes).unwrap();
+        assert_eq!(poll_calls(&mut connection), 200);
+        let waiting = connection.open_streams();
+        assert!(waiting > 100 && connection.send_window == 0, "{waiting}");
+        for _ in 0..50 {
+            let updates: Vec<u8> = ids.clone().flat_map(|id| window_update(id, 1)).collect();
+            connection.receive(&updates).unwrap();
+            poll_calls(&mut connection);
+            assert_eq!(connection.blocked.len(), waiting);
+        }
+        // One byte is for one of them.
+        connection.receive(&window_update(0, 1)).unwrap();
+        assert_eq!(poll_calls(&mut connection), 1);
+        connection.receive(&window_update(0, 1 << 20)).unwrap();
+        while poll_calls(&mut connection) > 0 {
+            connection.unblock();
+        }
+        assert_eq!((connection.open_streams(), connection.blocked.len()), (0, 0));
+    }
+}

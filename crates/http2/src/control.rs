@@ -48,10 +48,17 @@ impl<A: Application> Http2Connection<A> {
         let (settings, []) = payload.as_chunks::<6>() else {
             return Err(ConnectionError::size("SETTINGS have six bytes each"));
         };
+        let mut window = self.stream_send_window;
         for [id0, id1, value @ ..] in settings {
             self.flood.count()?;
-            self.set(u16::from_be_bytes([*id0, *id1]), u32::from_be_bytes(*value))?;
+            let (id, value) = (u16::from_be_bytes([*id0, *id1]), u32::from_be_bytes(*value));
+            match id {
+                setting::INITIAL_WINDOW_SIZE => window = checked_window(value)?,
+                _ => self.set(id, value)?,
+            }
         }
+        // Once for all of them: it visits every stream.
+        self.set_stream_windows(window)?;
         self.flood.count()?;
         self.has_settings = true;
         put_head(&mut self.output, 0, kind::SETTINGS, flag::ACK, 0);
@@ -63,7 +70,6 @@ impl<A: Application> Http2Connection<A> {
             setting::ENABLE_PUSH if value > 1 => {
                 Err(ConnectionError::protocol("ENABLE_PUSH is 0 or 1"))
             }
-            setting::INITIAL_WINDOW_SIZE => self.set_stream_windows(i64::from(value)),
             setting::MAX_FRAME_SIZE => {
                 let value = value as usize;
                 if !(FRAME_BYTES_MAX..1 << 24).contains(&value) {
@@ -78,17 +84,16 @@ impl<A: Application> Http2Connection<A> {
     }
 
     fn set_stream_windows(&mut self, window: i64) -> Result<(), ConnectionError> {
-        let overflow = ConnectionError::new(Reason::FLOW_CONTROL_ERROR, "the window is too large");
-        if window > WINDOW_MAX {
-            return Err(overflow);
-        }
         let more = window - self.stream_send_window;
+        if more == 0 {
+            return Ok(());
+        }
         self.stream_send_window = window;
         for slot in &mut self.slots {
             if let Some(stream) = &mut slot.stream {
                 stream.send_window += more;
                 if stream.send_window > WINDOW_MAX {
-                    return Err(overflow);
+                    return Err(WINDOW_TOO_LARGE);
                 }
                 if more > 0 {
                     slot.waker.queue();
@@ -196,10 +201,19 @@ impl<A: Application> Http2Connection<A> {
 
     /// The last frame before the connection ends with an error.
     pub(crate) fn fail(&mut self, error: ConnectionError) {
-        put_goaway(&mut self.output, self.highest, error.reason, error.text);
+        // Never more than was promised before.
+        let last = self.highest.min(self.last_served);
+        put_goaway(&mut self.output, last, error.reason, error.text);
     }
 }
 
+fn checked_window(value: u32) -> Result<i64, ConnectionError> {
+    let window = i64::from(value);
+    if window > WINDOW_MAX { Err(WINDOW_TOO_LARGE) } else { Ok(window) }
+}
+
+const WINDOW_TOO_LARGE: ConnectionError =
+    ConnectionError::new(Reason::FLOW_CONTROL_ERROR, "the window is too large");
 const PING_CONTENT: [u8; 8] = *b"quorate!";
 /// The longest frame to send, if the client accepts longer ones.
 const FRAME_SENT_MAX: usize = 64 << 10;

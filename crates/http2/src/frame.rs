@@ -89,7 +89,7 @@ pub struct ConnectionError {
 }
 
 impl ConnectionError {
-    pub(crate) fn new(reason: Reason, text: &'static str) -> Self {
+    pub(crate) const fn new(reason: Reason, text: &'static str) -> Self {
         Self { reason, text }
     }
 

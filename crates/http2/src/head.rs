@@ -72,10 +72,9 @@ pub(crate) struct HeadDecoder {
 struct KnownHead {
     /// Names the fields, apart from the timeout.
     key: Box<[u8]>,
-    /// The last block with this head, if it named no other field and changed no table, and the
+    /// The last block with this head that named no other field and changed no table, and the
     /// version of the table.
-    block: Vec<u8>,
-    version: u64,
+    block: Option<(Vec<u8>, u64)>,
     head: Arc<RequestHead>,
 }
 
@@ -88,10 +87,26 @@ impl HeadDecoder {
     /// The head of a request.
     pub(crate) fn request(&mut self, block: &[u8]) -> Result<HeadBlock, HpackError> {
         let version = self.decoder.version();
-        let is_same = |known: &KnownHead| known.version == version && known.block == block;
+        let is_same = |known: &KnownHead| {
+            known.block.as_ref().is_some_and(|(same, at)| *at == version && same == block)
+        };
         if let Some(place) = self.known.iter().position(is_same) {
             return Ok(self.use_known(place, None));
         }
+        let found = self.decode_request(block, version);
+        self.end_block();
+        found
+    }
+
+    /// Frees what only the last block took.
+    fn end_block(&mut self) {
+        self.decoder.end_block();
+        self.fields.clear();
+        self.fields.shrink_to(FIELDS_KEPT);
+    }
+
+    /// The same for a block that differs from those before.
+    fn decode_request(&mut self, block: &[u8], version: u64) -> Result<HeadBlock, HpackError> {
         if self.decode(block)? {
             return Ok(HeadBlock::TooLarge);
         }
@@ -106,15 +121,15 @@ impl HeadDecoder {
                 }
                 self.known.truncate(KNOWN_MAX - 1);
                 let key = self.key.clone().into();
-                self.known.push(KnownHead { key, block: Vec::new(), version: 0, head });
+                self.known.push(KnownHead { key, block: None, head });
                 self.known.len() - 1
             }
         };
         if timeout.is_none() && self.decoder.version() == version {
-            let known = &mut self.known[place];
-            known.block.clear();
-            known.block.extend_from_slice(block);
-            known.version = version;
+            let (same, at) = self.known[place].block.get_or_insert_default();
+            same.clear();
+            same.extend_from_slice(block);
+            *at = version;
         }
         Ok(self.use_known(place, timeout))
     }
@@ -124,12 +139,15 @@ impl HeadDecoder {
         let is_too_large = self.decode(block)?;
         let fields = self.fields.iter().filter_map(|field| self.resolve(field));
         let are_valid = fields.into_iter().all(|field| header_of(&field).is_some());
+        self.end_block();
         Ok(are_valid && !is_too_large)
     }
 
     /// Keeps the tables up to date with a block that is not used.
     pub(crate) fn skip(&mut self, block: &[u8]) -> Result<(), HpackError> {
-        self.decode(block).map(|_| ())
+        let decoded = self.decode(block).map(|_| ());
+        self.end_block();
+        decoded
     }
 
     fn decode(&mut self, block: &[u8]) -> Result<bool, HpackError> {
@@ -160,6 +178,10 @@ impl HeadDecoder {
                     self.decoder.field(*id)
                 }
                 BlockField::Entry(id) => {
+                    let field = timeout.as_ref().and_then(|_| self.decoder.field(*id));
+                    if field.is_some_and(|field| is_pseudo(&field)) {
+                        self.key.extend_from_slice(PSEUDO_AFTER_TIMEOUT);
+                    }
                     self.key.extend_from_slice(&id.to_le_bytes());
                     continue;
                 }
@@ -172,6 +194,9 @@ impl HeadDecoder {
             {
                 timeout = Some(value);
                 continue;
+            }
+            if timeout.is_some() && name.starts_with(b":") {
+                self.key.extend_from_slice(PSEUDO_AFTER_TIMEOUT);
             }
             // No entry has the id 0.
             self.key.extend_from_slice(&0u64.to_le_bytes());
@@ -190,7 +215,7 @@ impl HeadDecoder {
         let mut has_timeout = false;
         for field in &self.fields {
             let field = self.resolve(field)?;
-            if field.name.starts_with(b":") {
+            if is_pseudo(&field) {
                 if !headers.is_empty() || has_timeout {
                     return None;
                 }
@@ -212,6 +237,10 @@ impl HeadDecoder {
         let (method, uri) = pseudo.into_request(&mut headers)?;
         Some(RequestHead { method, uri, headers, content_length, notes: OnceLock::new() })
     }
+}
+
+fn is_pseudo(field: &Field) -> bool {
+    field.name.starts_with(b":")
 }
 
 /// A field that is not a pseudo-header, if it is one that may be in a request.
@@ -276,6 +305,10 @@ pub(crate) const TIMEOUT_NAME: HeaderName = HeaderName::from_static("grpc-timeou
 /// Heads of a connection that are remembered.
 const KNOWN_MAX: usize = 8;
 const KEY_BYTES_MAX: usize = 1_024;
+/// Marks a malformed head in its key: the timeout itself is not part of it. No entry has this id.
+const PSEUDO_AFTER_TIMEOUT: &[u8] = &u64::MAX.to_le_bytes();
+/// Space for fields that is kept from block to block.
+const FIELDS_KEPT: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -346,6 +379,40 @@ mod tests {
                 assert_eq!(found.head.headers["x"].as_bytes(), [value]);
             }
         }
+    }
+
+    /// The timeout is not part of the key.
+    #[test]
+    fn a_known_head_does_not_make_malformed_ones_valid() {
+        let mut decoder = HeadDecoder::new(16_384);
+        let timeout = ("grpc-timeout", "1S");
+        assert!(request(&mut decoder, &[&CALL[..], &[timeout]].concat()).is_some());
+        assert!(request(&mut decoder, &[]).is_none());
+        for place in 0..CALL.len() {
+            let mut fields = CALL.to_vec();
+            fields.insert(place, timeout);
+            assert!(request(&mut decoder, &fields).is_none(), "{fields:?}");
+        }
+        // The same with entries of the dynamic table: the scheme, and the timeout before it.
+        let insert =
+            [&[0x40, 7][..], b":scheme", &[4], b"http", &[0x40, 12], b"grpc-timeout", &[2]];
+        decoder.skip(&[&insert.concat()[..], b"1S"].concat()).unwrap();
+        let (method, rest) = (block(&CALL[..1]), block(&CALL[2..]));
+        let valid = [&method[..], &[0xbf], &rest, &[0xbe]].concat();
+        assert!(matches!(decoder.request(&valid).unwrap(), HeadBlock::Request(_)));
+        let malformed = [&method[..], &[0xbe, 0xbf], &rest].concat();
+        assert!(matches!(decoder.request(&malformed).unwrap(), HeadBlock::Malformed));
+    }
+
+    #[test]
+    fn a_block_takes_no_memory_when_it_is_processed() {
+        let mut decoder = HeadDecoder::new(16_384);
+        // One entry, and its name with an empty value again and again.
+        let first = [&[0x40, 100][..], &[b'n'; 100], &[0]].concat();
+        let many = [first, [0x7e, 0].repeat(30_000)].concat();
+        assert!(matches!(decoder.request(&many).unwrap(), HeadBlock::TooLarge));
+        assert!(decoder.fields.capacity() <= FIELDS_KEPT);
+        assert!(decoder.decoder.kept_bytes() < 10_000, "{}", decoder.decoder.kept_bytes());
     }
 
     #[test]

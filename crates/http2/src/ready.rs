@@ -76,7 +76,8 @@ impl SlotWaker {
 
     /// Called before the call is polled: wakes from now on queue it again.
     pub(crate) fn begin_poll(&self) {
-        self.is_queued.store(false, Ordering::Release);
+        // What was written before a wake that found it queued is visible from here on.
+        self.is_queued.swap(false, Ordering::AcqRel);
     }
 }
 

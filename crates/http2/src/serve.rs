@@ -157,7 +157,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin, A: Application> ConnectionTask<S, A> {
         self.connection.ready.disarm();
         for _ in 0..TURNS_MAX {
             let mut has_progress = false;
-            if self.connection.output.len() - self.written < OUTPUT_BYTES_MAX {
+            let may_read = self.has_output_room();
+            if may_read {
                 match self.poll_read(context)? {
                     Poll::Ready(0) => return Poll::Ready(Ok(())),
                     Poll::Ready(_) => has_progress = true,
@@ -167,6 +168,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin, A: Application> ConnectionTask<S, A> {
             has_progress |= self.poll_calls(stop.as_mut());
             has_progress |= self.poll_timer(context)?;
             has_progress |= self.poll_write(context)?;
+            // What the client has sent meanwhile wakes the task only after another read.
+            has_progress |= !may_read && self.has_output_room();
             if self.is_complete() {
                 return Poll::Ready(Ok(()));
             }
@@ -178,6 +181,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin, A: Application> ConnectionTask<S, A> {
         // Other connections first.
         context.waker().wake_by_ref();
         Poll::Pending
+    }
+
+    /// Whether so little waits to be written that more may be read.
+    fn has_output_room(&self) -> bool {
+        self.connection.output.len() - self.written < OUTPUT_BYTES_MAX
     }
 
     /// Whether all calls have ended and no others will come.

@@ -40,6 +40,19 @@ impl HpackDecoder {
         self.table.name_is(id, name)
     }
 
+    /// Called when the fields of a block are no longer needed: frees what only it took.
+    pub(crate) fn end_block(&mut self) {
+        self.table.forget_evicted();
+        self.text.clear();
+        self.text.shrink_to(TEXT_KEPT);
+    }
+
+    /// The memory that is kept between blocks, apart from the table itself.
+    #[cfg(test)]
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.table.evicted_capacity() * size_of::<Field>() + self.text.capacity()
+    }
+
     /// Appends the fields of a block. Those above `size_max` in all are decoded and left out:
     /// returns whether there were any.
     pub(crate) fn decode(
@@ -135,6 +148,9 @@ fn integer(input: &mut &[u8], prefix: u32) -> Result<usize, HpackError> {
     }
     Err(HpackError::IntegerTooLarge)
 }
+
+/// Space for decoded text that is kept.
+const TEXT_KEPT: usize = 1_024;
 
 #[cfg(test)]
 mod tests {

@@ -30,7 +30,7 @@ const FIELD_OVERHEAD: usize = 32;
 /// or a number above those for each entry that the dynamic table ever had.
 pub(crate) type EntryId = u64;
 
-/// The dynamic table. Entries that a header block evicts stay available until the next block.
+/// The dynamic table. Entries that a header block evicts stay available while it is processed.
 #[derive(Debug)]
 pub(super) struct DynamicTable {
     /// The oldest first.
@@ -61,9 +61,15 @@ impl DynamicTable {
         self.version
     }
 
-    /// Called at the start of each header block.
+    /// Called when a header block is no longer needed.
     pub(super) fn forget_evicted(&mut self) {
         self.evicted.clear();
+        self.evicted.shrink_to(EVICTED_KEPT);
+    }
+
+    #[cfg(test)]
+    pub(super) fn evicted_capacity(&self) -> usize {
+        self.evicted.capacity()
     }
 
     /// The entry with this index of both tables.
@@ -151,6 +157,8 @@ impl DynamicTable {
     }
 }
 
+/// Space for evicted entries that is kept.
+const EVICTED_KEPT: usize = 16;
 /// The size that clients may use: the default.
 const TABLE_SIZE: usize = 4_096;
 const FIRST_DYNAMIC: EntryId = STATIC.len() as u64 + 1;

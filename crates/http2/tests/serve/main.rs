@@ -8,3 +8,4 @@ mod frames;
 mod hostile;
 mod lifecycle;
 mod random;
+mod windows;
