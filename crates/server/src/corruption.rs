@@ -41,22 +41,33 @@ impl fmt::Display for DataMismatch {
 /// Compares once, before this member serves. Without a leader in time, or on the leader itself,
 /// there is nothing to compare with.
 pub(crate) async fn check_initially(context: &ServiceContext) -> Result<(), DataMismatch> {
+    let mut last = None;
+    // The leader may change, and a compaction may be known to only one of them.
     let compared = async {
-        context.node.barrier().await.map_err(ServiceError::Request)?;
-        compare(context, 0).await
+        loop {
+            match catch_up_and_compare(context).await {
+                Ok(compared) => return compared,
+                Err(error) => last = Some(error.code_and_text().1),
+            }
+            sleep(RETRY_INTERVAL).await;
+        }
     };
     match timeout(INITIAL_TIMEOUT, compared).await {
-        Ok(Ok(Some(mismatch))) => return Err(mismatch),
-        Ok(Ok(None)) => tracing::info!("compared the data with the leader's: no difference"),
-        Ok(Err(error)) => {
-            let error = error.code_and_text().1;
-            tracing::warn!(error, "the data was not compared with the leader's");
-        }
+        Ok(Some(mismatch)) => return Err(mismatch),
+        Ok(None) => tracing::info!("compared the data with the leader's: no difference"),
         Err(_) => {
-            tracing::warn!("no leader in time: the data was not compared with the leader's");
+            let error = last.unwrap_or_else(|| "no leader in time".into());
+            tracing::warn!(%error, "the data was not compared with the leader's");
         }
     }
     Ok(())
+}
+
+async fn catch_up_and_compare(
+    context: &ServiceContext,
+) -> Result<Option<DataMismatch>, ServiceError> {
+    context.node.barrier().await.map_err(ServiceError::Request)?;
+    compare(context, 0).await
 }
 
 /// Runs the checks that are repeated. Ends if there are none.
@@ -173,6 +184,8 @@ fn decode_answer(mut bytes: Bytes) -> Option<HashOutcome> {
 const HASH_QUERY: u8 = 4;
 /// How long a starting member waits for a leader to compare with.
 const INITIAL_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time before another try to compare.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
