@@ -28,6 +28,8 @@ mod hpack;
 mod ready;
 mod serve;
 mod stream_ids;
+#[cfg(test)]
+mod window_tests;
 
 pub use application::{Application, MessageCall, MessageReply, MessageRequest, ResponseFuture};
 pub use body::{IncomingBody, RequestAborted};
