@@ -5,7 +5,7 @@
 
 mod support;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quorate_kv::{Command, Put};
 use quorate_proto::etcdserverpb::alarm_request::AlarmAction;
@@ -34,10 +34,19 @@ async fn start(members: &[&TestMember], checks: CorruptionChecks) -> Vec<Running
 async fn corrupt(members: &[&TestMember], running: &[RunningServer]) -> usize {
     let leader = running.iter().position(|server| server.node().is_leader()).unwrap();
     let (victim, store) = ((leader + 1) % 3, running[(leader + 1) % 3].store());
-    // Entries of the start must not come in between.
+    // Entries of the start must not come in between: URLs, the quota, the cluster version.
+    members[0].members_until(|all| all.iter().all(|one| !one.client_urls.is_empty())).await;
+    wait_until("the quota is set", || {
+        running.iter().all(|one| one.store().read().quota().bytes > 0)
+    })
+    .await;
+    let (mut applied, mut since) = (0, Instant::now());
     wait_until("nothing is on its way", || {
-        let applied: Vec<u64> = running.iter().map(|one| one.store().read().applied()).collect();
-        applied.iter().all(|one| *one == applied[0])
+        let now: Vec<u64> = running.iter().map(|one| one.store().read().applied()).collect();
+        if now.iter().any(|one| *one != applied) {
+            (applied, since) = (now[0], Instant::now());
+        }
+        since.elapsed() > Duration::from_secs(1)
     })
     .await;
     let mut kv = store.write();
