@@ -40,6 +40,22 @@ async fn corrupt(members: &[&TestMember], running: &[RunningServer]) -> usize {
         running.iter().all(|one| one.store().read().quota().bytes > 0)
     })
     .await;
+    wait_until_quiet(running).await;
+    // The store does not see entries of the membership: its index is that of the log only after a
+    // command.
+    members[leader].put_until_done("x", "2").await;
+    wait_until_quiet(running).await;
+    let mut kv = store.write();
+    let index = kv.applied() + 1;
+    let put = Put { key: "x".into(), value: "wrong".into(), ..Put::default() };
+    let _ = kv.apply(index, &Command::Put(put)).unwrap();
+    drop(kv);
+    members[leader].put_until_done("x", "right").await;
+    victim
+}
+
+/// Waits until no member has applied a command for some time.
+async fn wait_until_quiet(running: &[RunningServer]) {
     let (mut applied, mut since) = (0, Instant::now());
     wait_until("nothing is on its way", || {
         let now: Vec<u64> = running.iter().map(|one| one.store().read().applied()).collect();
@@ -49,13 +65,6 @@ async fn corrupt(members: &[&TestMember], running: &[RunningServer]) -> usize {
         since.elapsed() > Duration::from_secs(1)
     })
     .await;
-    let mut kv = store.write();
-    let index = kv.applied() + 1;
-    let put = Put { key: "x".into(), value: "wrong".into(), ..Put::default() };
-    let _ = kv.apply(index, &Command::Put(put)).unwrap();
-    drop(kv);
-    members[leader].put_until_done("x", "right").await;
-    victim
 }
 
 async fn alarms(member: &TestMember) -> Vec<AlarmMember> {
