@@ -27,6 +27,10 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     frame
 }
 
+pub(crate) fn window(stream: u32, increment: u32) -> Vec<u8> {
+    frame(WINDOW, 0, stream, &increment.to_be_bytes())
+}
+
 /// The preface and empty settings.
 pub(crate) fn start_of_connection() -> Vec<u8> {
     [quorate_http2::PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()

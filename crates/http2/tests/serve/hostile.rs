@@ -7,6 +7,7 @@ use crate::application::start;
 use crate::frames::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PRIORITY, PUSH, RESET,
     SETTINGS, WINDOW, block, exchange, frame, head_of, headers, read_frame, start_of_connection,
+    window,
 };
 
 const PROTOCOL: u32 = 1;
@@ -20,10 +21,6 @@ const CALM: u32 = 11;
 fn setting(id: u16, value: u32) -> Vec<u8> {
     let content = [&id.to_be_bytes()[..], &value.to_be_bytes()].concat();
     frame(SETTINGS, 0, 0, &content)
-}
-
-fn window(stream: u32, increment: u32) -> Vec<u8> {
-    frame(WINDOW, 0, stream, &increment.to_be_bytes())
 }
 
 /// After each of these the server ends the connection with this code.

@@ -11,8 +11,8 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, dup
 
 use crate::application::{serve_on, start};
 use crate::frames::{
-    DATA, END_STREAM, GOAWAY, HEADERS, RESET, SETTINGS, WINDOW, exchange, frame, headers,
-    read_kind, start_of_connection,
+    DATA, END_STREAM, GOAWAY, HEADERS, RESET, SETTINGS, exchange, frame, headers, read_kind,
+    start_of_connection, window,
 };
 
 /// A socket that takes nothing until it is opened, and then everything.
@@ -60,10 +60,6 @@ impl AsyncWrite for GatedSocket {
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.inner).poll_shutdown(context)
     }
-}
-
-fn window(stream: u32, increment: u32) -> Vec<u8> {
-    frame(WINDOW, 0, stream, &increment.to_be_bytes())
 }
 
 /// While much waits to be written, nothing is read. What arrives meanwhile is read when the socket
