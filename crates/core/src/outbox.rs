@@ -26,7 +26,7 @@ pub(crate) struct RareOutput {
 }
 
 impl Outbox {
-    /// To add something to it; whoever calls this must.
+    /// For adding something: a caller that adds nothing would leave an empty value behind.
     pub(crate) fn rare(&mut self) -> &mut RareOutput {
         self.rare.get_or_insert_default()
     }
