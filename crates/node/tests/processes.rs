@@ -12,7 +12,7 @@ use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -138,6 +138,8 @@ struct Inner {
     input: tokio::sync::Mutex<ChildStdin>,
     open: Arc<Mutex<BTreeMap<u64, oneshot::Sender<String>>>>,
     last_output: Arc<Mutex<String>>,
+    /// Whether everything that the process wrote has been read.
+    output_ended: Arc<AtomicBool>,
     next: AtomicU64,
     pid: Pid,
 }
@@ -161,7 +163,9 @@ impl Process {
         let output = child.stdout.take().unwrap();
         let open: Arc<Mutex<BTreeMap<u64, oneshot::Sender<String>>>> = Arc::default();
         let last_output: Arc<Mutex<String>> = Arc::default();
+        let output_ended: Arc<AtomicBool> = Arc::default();
         let (waiting, words) = (Arc::clone(&open), Arc::clone(&last_output));
+        let ended = Arc::clone(&output_ended);
         tokio::spawn(async move {
             let mut lines = BufReader::new(output).lines();
             while let Ok(Some(line)) = lines.next_line().await {
@@ -177,9 +181,10 @@ impl Process {
                 }
             }
             waiting.lock().unwrap().clear();
+            ended.store(true, Ordering::Release);
         });
         let (child, next) = (Mutex::new(child), AtomicU64::new(1));
-        Self { inner: Arc::new(Inner { child, input, open, last_output, next, pid }) }
+        Self { inner: Arc::new(Inner { child, input, open, last_output, output_ended, next, pid }) }
     }
 
     /// None when the process is gone before it answers.
@@ -208,7 +213,12 @@ impl Process {
         self.exited().await;
     }
 
+    /// Its exit code. What it wrote before it ended has been read when this returns.
     async fn exited(&self) -> i32 {
+        wait_for("its output ends", async || {
+            self.inner.output_ended.load(Ordering::Acquire).then_some(())
+        })
+        .await;
         let status = wait_for("the process ends", async || {
             self.inner.child.lock().unwrap().try_wait().unwrap()
         });
