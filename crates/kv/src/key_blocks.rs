@@ -157,19 +157,22 @@ impl KeyBlocks {
         };
         let history = KeyHistory::new(make(None), lease);
         let is_full = block.keys.len() >= BLOCK_KEYS_MAX;
-        if is_full && position == block.keys.len() {
+        if !is_full {
+            block.insert(position, key.into(), history);
+        } else if position == block.keys.len() {
             // Appending leaves full blocks behind; splitting would leave half-full ones.
             let mut next = KeyBlock::default();
             next.insert(0, key.into(), history);
             self.blocks.insert(key.into(), next);
         } else {
-            block.insert(position, key.into(), history);
-            if is_full {
-                let upper = split(block);
-                if let Some(first) = upper.keys.first().cloned() {
-                    self.blocks.insert(first, upper);
-                }
+            // Before the insertion: one key more would double the memory of the block.
+            let mut upper = split(block);
+            let first = upper.keys.first().cloned().unwrap_or_else(|| key.into());
+            match position.checked_sub(block.keys.len()) {
+                Some(above) if above > 0 => upper.insert(above, key.into(), history),
+                _ => block.insert(position, key.into(), history),
             }
+            self.blocks.insert(first, upper);
         }
         self.len += 1;
         None
@@ -329,6 +332,20 @@ mod tests {
     }
 
     /// Compares with a plain map, in an order that covers every way to add and remove keys.
+    #[test]
+    fn a_block_takes_no_memory_for_keys_that_it_never_has() {
+        let mut blocks = KeyBlocks::default();
+        for number in 0_u32..10_000 {
+            let key = number.wrapping_mul(2_654_435_761).to_be_bytes();
+            blocks.put(&key, 0, |_| version(1, 1));
+        }
+        assert_eq!(blocks.range((Bound::Unbounded, Bound::Unbounded)).count(), 10_000);
+        for block in blocks.blocks.values() {
+            assert!(block.keys.capacity() <= BLOCK_KEYS_MAX);
+            assert!(block.histories.capacity() <= BLOCK_KEYS_MAX);
+        }
+    }
+
     #[test]
     fn behaves_as_a_map_and_counts_at_every_revision() {
         let mut blocks = KeyBlocks::default();
