@@ -305,9 +305,10 @@ impl Raft {
         self.record_incarnations();
     }
 
-    /// None of the membership work has anything to do.
+    /// Whether no membership change is in progress as far as this member knows: none of the work
+    /// that follows from one has anything to do. On a leader the membership is then settled.
     #[inline]
-    pub(crate) fn is_membership_at_rest(&self) -> bool {
+    pub fn is_membership_at_rest(&self) -> bool {
         let active = &self.active;
         if active.last_goal_end > self.reports.goals_ended {
             return false;

@@ -8,11 +8,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+#[cfg(feature = "runtime")]
+use quorate_core::EntryId;
 use quorate_core::{Entries, Index, MemberId, Membership, Payload, SnapshotMeta};
 use quorate_storage::StoreIdentity;
 
 use crate::cluster_version::{ClusterVersion, UnsupportedVersion, VersionChange, VersionRange};
 use crate::command_id::{CommandDedup, CommandId, DedupDecision, LoggedBody};
+#[cfg(feature = "runtime")]
+use crate::machine::LoadedState;
 use crate::machine::{Machine, MachineError, MachineFailed, SnapshotChunks, WorkProgress};
 use crate::request_table::RequestToken;
 
@@ -44,6 +48,8 @@ pub enum MachineJobDone {
         removed: bool,
         /// The changes of the cluster version among the entries, with their indexes.
         versions: Vec<(Index, ClusterVersion)>,
+        /// Whether there is a membership change among the entries.
+        membership_changed: bool,
     },
     /// A query ran.
     Queried {
@@ -76,6 +82,19 @@ pub enum MachineJobDone {
         /// How many bytes of it were read: all of them, unless the machine has kept its state.
         bytes: u64,
     },
+}
+
+impl MachineJobDone {
+    /// Whether a request or the membership may wait for it. Otherwise it only advances the applied
+    /// index.
+    pub fn is_awaited(&self) -> bool {
+        match self {
+            Self::Applied { outcomes, removed, versions, membership_changed, .. } => {
+                !outcomes.is_empty() || !versions.is_empty() || *removed || *membership_changed
+            }
+            _ => true,
+        }
+    }
 }
 
 /// The outcome of a command that this member proposed.
@@ -221,6 +240,7 @@ impl<M: Machine> Applier<M> {
     pub fn apply(&mut self, entries: &Entries) -> Result<MachineJobDone, MachineFailed> {
         let mut outcomes = Vec::new();
         let mut versions = Vec::new();
+        let mut membership_changed = false;
         for entry in entries.chunks().flatten() {
             let index = entry.id.index;
             if index <= self.applied {
@@ -239,6 +259,7 @@ impl<M: Machine> Applier<M> {
                     }
                 }
                 Payload::Change(change) => {
+                    membership_changed = true;
                     self.membership = Arc::clone(&change.membership);
                     self.dedup.keep_members(&self.membership);
                     self.machine.on_membership(index, &self.membership);
@@ -247,7 +268,8 @@ impl<M: Machine> Applier<M> {
         }
         let own = self.own.member;
         let removed = self.membership.removed().contains(&own) && !self.membership.contains(own);
-        Ok(MachineJobDone::Applied { index: self.applied, outcomes, removed, versions })
+        let index = self.applied;
+        Ok(MachineJobDone::Applied { index, outcomes, removed, versions, membership_changed })
     }
 
     fn run(
@@ -379,20 +401,12 @@ impl<M: Machine> Applier<M> {
         pieces: impl Iterator<Item = Bytes>,
     ) -> Result<MachineJobDone, SnapshotInstallError> {
         let mut chunks = Unframed::new(pieces);
-        let index = meta.id.index;
-        let keeps_state = index <= self.resumed;
-        let mut dedup = CommandDedup::default();
-        let mut version = ClusterVersion::default();
+        let keeps_state = meta.id.index <= self.resumed;
+        let mut head = SnapshotHead::default();
         match chunks.next() {
-            Some(head) => {
-                let SnapshotHead { applied: captured, dedup: ran, version: captured_version } =
-                    decode_head(head).ok_or(SnapshotInstallError::Incomplete)?;
-                version = captured_version;
-                self.supported.check(version.version)?;
-                if captured != index {
-                    return Err(SnapshotInstallError::OtherIndex { captured, expected: index });
-                }
-                dedup = ran;
+            Some(first) => {
+                head = read_head(meta, first)?;
+                self.check_version(&head)?;
                 if !keeps_state {
                     let installed = self.machine.install(&mut chunks);
                     installed.map_err(|why| SnapshotInstallError::Machine(why.into()))?;
@@ -404,47 +418,102 @@ impl<M: Machine> Applier<M> {
         if !keeps_state && (chunks.next().is_some() || !chunks.rest.is_empty()) {
             return Err(SnapshotInstallError::Incomplete);
         }
+        Ok(self.continue_from(meta, head, chunks.read))
+    }
+
+    /// As [`Applier::install`], with a snapshot that [`Applier::snapshot_loader`] has read.
+    #[cfg(feature = "runtime")]
+    pub(crate) fn install_loaded(
+        &mut self,
+        meta: &SnapshotMeta,
+        loaded: LoadedSnapshot,
+    ) -> Result<MachineJobDone, SnapshotInstallError> {
+        let LoadedSnapshot { head, bytes, state, .. } = loaded;
+        self.check_version(&head)?;
+        if meta.id.index > self.resumed {
+            let installed = self.machine.install_loaded(state);
+            installed.map_err(|why| SnapshotInstallError::Machine(why.into()))?;
+        }
+        Ok(self.continue_from(meta, head, bytes))
+    }
+
+    fn check_version(&self, head: &SnapshotHead) -> Result<(), SnapshotInstallError> {
+        Ok(self.supported.check(head.version.version)?)
+    }
+
+    /// The machine has the state of this snapshot.
+    fn continue_from(
+        &mut self,
+        meta: &SnapshotMeta,
+        head: SnapshotHead,
+        bytes: u64,
+    ) -> MachineJobDone {
+        let (index, SnapshotHead { dedup, version, .. }) = (meta.id.index, head);
         self.machine.on_membership(index, &meta.membership);
         self.machine.on_cluster_version(index, version.version);
         self.membership = Arc::clone(&meta.membership);
         self.applied = index;
-        self.dedup = dedup;
+        self.dedup = dedup.clone();
         self.version = version;
-        let dedup = self.dedup.clone();
-        Ok(MachineJobDone::Installed { meta: meta.clone(), dedup, version, bytes: chunks.read })
+        MachineJobDone::Installed { meta: meta.clone(), dedup, version, bytes }
     }
 
-    /// Whether [`Applier::install`] would accept these bytes, as far as the machine can tell.
-    /// Nothing is changed.
+    /// Reads snapshots while they arrive, and refuses those that [`Applier::install`] would not
+    /// accept, as far as the machine can tell.
     #[cfg(feature = "runtime")]
-    pub(crate) fn check_snapshot(
-        meta: &SnapshotMeta,
-        pieces: &mut dyn Iterator<Item = Bytes>,
-    ) -> Result<(), SnapshotInstallError> {
-        let mut chunks = Unframed::new(pieces);
-        let expected = meta.id.index;
-        let Some(head) = chunks.next() else {
-            let is_first = expected <= 1 && chunks.rest.is_empty();
-            return if is_first { Ok(()) } else { Err(SnapshotInstallError::Incomplete) };
-        };
-        let head = decode_head(head).ok_or(SnapshotInstallError::Incomplete)?;
-        let captured = head.applied;
-        if captured != expected {
-            return Err(SnapshotInstallError::OtherIndex { captured, expected });
-        }
-        let checked = M::check_snapshot(&mut chunks);
-        checked.map_err(|why| SnapshotInstallError::Machine(why.into()))?;
-        if chunks.next().is_some() || !chunks.rest.is_empty() {
-            return Err(SnapshotInstallError::Incomplete);
-        }
-        Ok(())
+    pub(crate) fn snapshot_loader(&self) -> ApplierLoader
+    where
+        M: 'static,
+    {
+        let load = self.machine.snapshot_loader();
+        Arc::new(move |meta, pieces| {
+            let mut chunks = Unframed::new(pieces);
+            let Some(first) = chunks.next() else {
+                let is_first = meta.id.index <= 1 && chunks.rest.is_empty();
+                return if is_first { Ok(None) } else { Err(SnapshotInstallError::Incomplete) };
+            };
+            let head = read_head(meta, first)?;
+            let loaded = load(&mut chunks);
+            let loaded = loaded.map_err(|why| SnapshotInstallError::Machine(why.into()))?;
+            if chunks.next().is_some() || !chunks.rest.is_empty() {
+                return Err(SnapshotInstallError::Incomplete);
+            }
+            let (id, bytes) = (meta.id, chunks.read);
+            Ok(loaded.map(|state| LoadedSnapshot { id, head, bytes, state }))
+        })
     }
 }
 
-/// Checks the bytes of a snapshot, in pieces of any size.
+/// The head of a snapshot, which must be that of `meta`.
+fn read_head(meta: &SnapshotMeta, head: Bytes) -> Result<SnapshotHead, SnapshotInstallError> {
+    let head = decode_head(head).ok_or(SnapshotInstallError::Incomplete)?;
+    let (captured, expected) = (head.applied, meta.id.index);
+    if captured != expected {
+        return Err(SnapshotInstallError::OtherIndex { captured, expected });
+    }
+    Ok(head)
+}
+
+/// A snapshot that was read while it arrived.
 #[cfg(feature = "runtime")]
-pub(crate) type SnapshotCheck =
-    fn(&SnapshotMeta, &mut dyn Iterator<Item = Bytes>) -> Result<(), SnapshotInstallError>;
+pub(crate) struct LoadedSnapshot {
+    pub(crate) id: EntryId,
+    head: SnapshotHead,
+    bytes: u64,
+    state: LoadedState,
+}
+
+/// Reads the bytes of a snapshot, in pieces of any size. Without a result the machine has to read
+/// them again.
+#[cfg(feature = "runtime")]
+pub(crate) type ApplierLoader = Arc<
+    dyn Fn(
+            &SnapshotMeta,
+            &mut dyn Iterator<Item = Bytes>,
+        ) -> Result<Option<LoadedSnapshot>, SnapshotInstallError>
+        + Send
+        + Sync,
+>;
 
 /// Why a snapshot cannot be installed. The member cannot continue without it.
 #[derive(Clone, Debug)]
@@ -499,6 +568,7 @@ const VERSION_UNCHANGED: &[u8] = &[0];
 pub(crate) const VERSION_CHANGED: &[u8] = &[1];
 
 /// The applier's part of a snapshot.
+#[derive(Default)]
 struct SnapshotHead {
     applied: Index,
     dedup: CommandDedup,

@@ -346,7 +346,7 @@ impl Driver {
     /// The machine did a job.
     pub fn job_done(&mut self, done: MachineJobDone) {
         match done {
-            MachineJobDone::Applied { index, outcomes, removed, versions } => {
+            MachineJobDone::Applied { index, outcomes, removed, versions, .. } => {
                 self.ran = self.ran.max(index);
                 let _ = self.step(Input::Applied(index));
                 self.on_versions(&versions);

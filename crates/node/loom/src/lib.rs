@@ -138,6 +138,23 @@ mod tests {
     }
 
     #[test]
+    fn a_consumer_that_waits_for_all_is_woken() {
+        loom::model(|| {
+            let queue = Arc::new(BatchQueue::new());
+            let producer = {
+                let queue = Arc::clone(&queue);
+                thread::spawn(move || queue.push_without_wake(1))
+            };
+            queue.set_waits_for_all(true);
+            block_on(queue.ready());
+            let mut batch = Vec::new();
+            queue.take_all(&mut batch);
+            assert_eq!(batch, [1]);
+            producer.join().unwrap();
+        });
+    }
+
+    #[test]
     fn items_that_are_put_back_come_first() {
         loom::model(|| {
             let queue = Arc::new(BatchQueue::new());

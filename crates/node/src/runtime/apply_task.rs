@@ -13,9 +13,10 @@ use super::disk_thread::DiskHandle;
 use super::disk_use::{DiskUse, DiskUses};
 use super::mailbox::Completion;
 use super::metrics::{Counters, NodeObserver};
+use super::snapshots::LoadedSlot;
 use super::status::StopReason;
 use super::storage::{SnapshotSource, StorageError};
-use crate::applier::{Applier, MachineJob, MachineJobDone};
+use crate::applier::{Applier, LoadedSnapshot, MachineJob, MachineJobDone};
 use crate::machine::{Machine, MachineFailed, SnapshotChunks};
 
 /// What the member sends to the task.
@@ -37,6 +38,7 @@ pub(crate) struct ApplyTask<M> {
     /// One snapshot is written at a time.
     pub(crate) writing: Arc<Semaphore>,
     pub(crate) disk_uses: DiskUses,
+    pub(crate) loaded: LoadedSlot,
 }
 
 impl<M: Machine + Send + 'static> ApplyTask<M> {
@@ -125,8 +127,14 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
     }
 
     fn report(&self, done: &mut Vec<MachineJobDone>) {
-        if !done.is_empty() {
-            self.done.push(Completion::Jobs(std::mem::take(done)));
+        if done.is_empty() {
+            return;
+        }
+        let done = std::mem::take(done);
+        if done.iter().any(MachineJobDone::is_awaited) {
+            self.done.push(Completion::Jobs(done));
+        } else {
+            self.done.push_without_wake(Completion::Jobs(done));
         }
     }
 
@@ -173,10 +181,19 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
 
     /// None when the member stops because of it.
     async fn install(mut self, meta: SnapshotMeta) -> Option<Self> {
-        let source = self.disk.read_snapshot(meta.id).await?;
+        let loaded = self.loaded.take(meta.id);
+        let source = match loaded {
+            Some(_) => None,
+            None => Some(self.disk.read_snapshot(meta.id).await?),
+        };
         let done = Arc::clone(&self.done);
         let installed = spawn_blocking(move || {
-            let installed = install(&mut self.applier, &meta, source);
+            let applier = &mut self.applier;
+            let installed = match (loaded, source) {
+                (Some(loaded), _) => install_loaded(applier, &meta, loaded),
+                (None, Some(source)) => install(applier, &meta, source),
+                (None, None) => Err(StopReason::Stopped),
+            };
             (self, meta, installed)
         });
         let ended = match installed.await {
@@ -211,6 +228,16 @@ enum NextStep {
     Fail(MachineFailed),
     /// All jobs before it have run; the rest has not.
     Install(SnapshotMeta, Vec<ApplyCommand>),
+}
+
+/// Restores the machine from a snapshot that was loaded while it arrived.
+fn install_loaded<M: Machine>(
+    applier: &mut Applier<M>,
+    meta: &SnapshotMeta,
+    loaded: LoadedSnapshot,
+) -> Result<MachineJobDone, StopReason> {
+    let installed = applier.install_loaded(meta, loaded);
+    installed.map_err(|why| StopReason::of_snapshot(meta.id, why))
 }
 
 /// Restores the machine from a snapshot.

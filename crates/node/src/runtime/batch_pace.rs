@@ -12,8 +12,9 @@ use super::cpu_pressure::GatherTime;
 /// What has not ended of the batches before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BatchesInProgress {
-    /// Saves, or jobs of the machine, whichever are more.
-    pub(crate) steps: usize,
+    pub(crate) saves: usize,
+    /// Of the machine.
+    pub(crate) jobs: usize,
     /// Whether this member leads and has entries that are not committed.
     pub(crate) is_committing: bool,
 }
@@ -43,7 +44,7 @@ impl BatchPace {
 
     /// When requests may be taken although nothing else happens.
     pub(crate) fn next_check(&self, in_progress: BatchesInProgress) -> Instant {
-        let disk = match in_progress.steps {
+        let disk = match in_progress.saves.max(in_progress.jobs) {
             0 => Duration::ZERO,
             1..STEPS_MAX => SLOW_AFTER,
             _ => HANGS_AFTER,
@@ -78,10 +79,10 @@ const HANGS_AFTER: Duration = Duration::from_secs(1);
 mod tests {
     use super::*;
 
-    fn may_begin(after: Duration, steps: usize, is_committing: bool) -> bool {
+    fn may_begin(after: Duration, saves: usize, is_committing: bool) -> bool {
         let began = Instant::now();
         let pace = BatchPace::new(began, GatherTime::default());
-        pace.may_begin(began + after, BatchesInProgress { steps, is_committing })
+        pace.may_begin(began + after, BatchesInProgress { saves, jobs: 0, is_committing })
     }
 
     #[test]
@@ -103,7 +104,8 @@ mod tests {
 
     #[test]
     fn large_batches_are_gathered_while_processors_are_scarce() {
-        let (began, none) = (Instant::now(), BatchesInProgress { steps: 0, is_committing: false });
+        let (began, none) =
+            (Instant::now(), BatchesInProgress { saves: 0, jobs: 0, is_committing: false });
         let gather = GatherTime::default();
         let mut pace = BatchPace::new(began, gather.clone());
         pace.begin(began, GATHERED_MIN);

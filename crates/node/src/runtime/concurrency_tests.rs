@@ -67,6 +67,34 @@ fn a_consumer_gets_every_item_once() {
 }
 
 #[test]
+fn an_item_that_can_wait_does_not_wake_the_consumer() {
+    let queue = BatchQueue::new();
+    let is_woken = |queue: &BatchQueue<u64>| {
+        let mut ready = Box::pin(queue.ready());
+        let waker = std::task::Waker::noop();
+        ready.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_ready()
+    };
+    queue.push_without_wake(1);
+    assert!(!is_woken(&queue));
+    queue.push(2);
+    assert!(is_woken(&queue), "for the second one");
+    let mut batch = Vec::new();
+    queue.take_all(&mut batch);
+    assert_eq!(batch, [1, 2]);
+    // A consumer that waits for all is woken for those that are there and for later ones.
+    queue.push_without_wake(3);
+    queue.set_waits_for_all(true);
+    assert!(is_woken(&queue));
+    queue.take_all(&mut batch);
+    queue.push_without_wake(4);
+    assert!(is_woken(&queue));
+    queue.take_all(&mut batch);
+    queue.set_waits_for_all(false);
+    queue.push_without_wake(5);
+    assert!(!is_woken(&queue));
+}
+
+#[test]
 fn a_cancel_waits_for_all_uses() {
     let uses = DiskUses::new();
     let users: Vec<_> = (0..PRODUCERS)

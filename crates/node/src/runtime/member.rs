@@ -22,6 +22,7 @@ use super::apply_task::ApplyCommand;
 use super::batch_pace::BatchPace;
 use super::batch_queue::BatchQueue;
 use super::clock::Clock;
+use super::commit_notices::CommitNotices;
 use super::cpu_pressure::GatherTime;
 use super::disk_thread::DiskHandle;
 use super::inbox::{LocalMember, write};
@@ -86,6 +87,7 @@ pub(crate) struct SharedState {
 pub(crate) struct TaskState {
     pub(crate) waiting: PendingReplies,
     pace: BatchPace,
+    commit_notices: CommitNotices,
     side_requests: SideRequests,
     pub(crate) versions: VersionRounds,
     saves_waiting: usize,
@@ -109,6 +111,7 @@ impl TaskState {
         Self {
             waiting: PendingReplies::default(),
             pace: BatchPace::new(Instant::now(), gather),
+            commit_notices: CommitNotices::default(),
             side_requests: SideRequests::default(),
             versions: VersionRounds::new(supported),
             saves_waiting: 0,
@@ -186,7 +189,13 @@ impl Member {
             }
             FromPeers::Unreachable(peer) => self.driver.unreachable(peer),
             FromPeers::ConnectionLost(peer) => self.driver.connection_lost(peer),
-            FromPeers::SnapshotReceived(envelope) => self.receive(*envelope),
+            FromPeers::SnapshotReceived(envelope) => {
+                self.receive(*envelope);
+                if !self.driver.raft().log_status().installing {
+                    // It is not needed: the log has more by now.
+                    self.local.loaded.set(None);
+                }
+            }
         }
     }
 
@@ -195,6 +204,11 @@ impl Member {
             // A snapshot comes with its bytes, not as a message.
             PeerMessage::Raft(Envelope { message: Message::Snapshot(_), .. }) => {}
             PeerMessage::Raft(envelope) => {
+                let is_request =
+                    matches!(envelope.message, Message::Propose(..) | Message::Read(_));
+                if is_request && self.state.peers.contains_key(&envelope.from) {
+                    self.state.commit_notices.on_request(envelope.from, Instant::now());
+                }
                 if let Some(other) = self.state.forwarded.keep(envelope) {
                     self.receive(other);
                 }
@@ -436,6 +450,9 @@ impl Member {
             let work = self.driver.take_output();
             self.dispatch_output(work);
         }
+        if self.state.commit_notices.next_due().is_some_and(|due| due <= Instant::now()) {
+            self.send(Vec::new());
+        }
         self.shared.term.store(self.driver.raft().term(), Ordering::Relaxed);
         let counters = &self.shared.counters;
         counters.open_requests.set(self.driver.open_requests() as u64);
@@ -451,9 +468,7 @@ impl Member {
             self.disk.save(save);
         }
         if !work.send.is_empty() {
-            self.shared.counters.sent.add(work.send.len() as u64);
-            let messages = work.send.into_iter().map(PeerMessage::Raft).collect();
-            self.transport.send(self.key, messages);
+            self.send(work.send);
         }
         for job in work.jobs {
             if let MachineJob::Apply(entries) = &job {
@@ -481,6 +496,22 @@ impl Member {
         for event in work.events {
             self.on_event(&event);
         }
+    }
+
+    /// Sends messages, and what has waited for long enough.
+    fn send(&mut self, mut messages: Vec<Envelope>) {
+        let raft = self.driver.raft();
+        let leads = raft.leader() == Some(self.key.member);
+        // A change of the membership does not wait.
+        let may_hold = leads && raft.is_membership_at_rest();
+        let last = may_hold.then(|| raft.log_status().last.index);
+        self.state.commit_notices.pass(&mut messages, last, Instant::now());
+        if messages.is_empty() {
+            return;
+        }
+        self.shared.counters.sent.add(messages.len() as u64);
+        let messages = messages.into_iter().map(PeerMessage::Raft).collect();
+        self.transport.send(self.key, messages);
     }
 
     fn report_committed(&self, entries: &quorate_core::Entries) {
@@ -584,7 +615,11 @@ impl Member {
         self.transport.remove_member(self.key);
         self.mailbox.peers.close();
         self.mailbox.clients.close();
+        let mut requests = std::mem::take(&mut self.state.requests);
         while let Ok(request) = self.mailbox.clients.try_recv() {
+            requests.push(request);
+        }
+        for request in requests {
             self.on_request(request);
         }
         match &why {

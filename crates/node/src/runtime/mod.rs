@@ -11,6 +11,7 @@ mod apply_task;
 mod batch_pace;
 pub(crate) mod batch_queue;
 mod clock;
+mod commit_notices;
 #[cfg(test)]
 mod concurrency_tests;
 mod config;

@@ -163,4 +163,5 @@ impl Drop for BarrierTurn {
 }
 
 /// A barrier is sent after the one before, so nothing else is waited for.
-const NOTHING_IN_PROGRESS: BatchesInProgress = BatchesInProgress { steps: 0, is_committing: false };
+const NOTHING_IN_PROGRESS: BatchesInProgress =
+    BatchesInProgress { saves: 0, jobs: 0, is_committing: false };

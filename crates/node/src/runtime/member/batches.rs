@@ -52,12 +52,19 @@ impl Member {
     /// Waits until there is something to do, then takes what is in the mailbox.
     pub(super) async fn receive_batch(&mut self) {
         let in_progress = self.batches_in_progress();
-        let clients = self.state.pace.may_begin(Instant::now(), in_progress);
-        // Nothing else wakes the member when commands that it keeps may be processed.
-        let waits = !clients || self.state.forwarded.len() > 0;
-        let check = self.state.pace.next_check(in_progress);
+        let kept = self.state.requests.len() + self.state.forwarded.len();
+        // If no request is open, the machine does not report when it is done.
+        let jobs = if self.driver.open_requests() == 0 { 0 } else { in_progress.jobs };
+        let awaited = BatchesInProgress { jobs, ..in_progress };
+        let clients =
+            self.state.requests.is_empty() && self.state.pace.may_begin(Instant::now(), awaited);
+        // Nothing else wakes the member when requests that it keeps may be processed.
+        let waits = !clients || kept > 0;
+        let check = waits.then(|| self.state.pace.next_check(in_progress));
+        let wake_at = check.into_iter().chain(self.state.commit_notices.next_due()).min();
         // The core bounds the machine's work for peers.
         let peers = self.state.saves_waiting < IN_PROGRESS_FOR_PEERS;
+        self.mailbox.done.set_waits_for_all(self.waits_for_machine());
         let (state, mailbox) = (&mut self.state, &mut self.mailbox);
         tokio::select! {
             biased;
@@ -65,7 +72,7 @@ impl Member {
             _ = mailbox.peers.recv_many(&mut state.from_peers, DELIVERIES_PER_TURN), if peers => {}
             _ = mailbox.clients.recv_many(&mut state.requests, REQUESTS_PER_TURN), if clients => {}
             () = self.clock.changed() => {}
-            () = sleep_until(check.into()), if waits => {}
+            () = sleep_until(wake_at.unwrap_or_else(Instant::now).into()), if wake_at.is_some() => {}
         }
         mailbox.done.take_all(&mut state.completions);
         while peers && state.from_peers.len() < DELIVERIES_PER_TURN {
@@ -75,11 +82,23 @@ impl Member {
         self.shared.counters.turns.add(1);
     }
 
+    /// Whether something waits for the machine's applied index. Otherwise the member is not woken
+    /// for it; it learns it with whatever comes next.
+    fn waits_for_machine(&self) -> bool {
+        let kept = self.state.requests.len() + self.state.forwarded.len();
+        let log = self.driver.raft().log_status();
+        kept > 0
+            || self.state.jobs_waiting > 1
+            || log.commit > log.applying
+            || !self.driver.raft().is_membership_at_rest()
+    }
+
     fn batches_in_progress(&self) -> BatchesInProgress {
         let raft = self.driver.raft();
         let log = raft.log_status();
         BatchesInProgress {
-            steps: self.state.saves_waiting.max(self.state.jobs_waiting),
+            saves: self.state.saves_waiting,
+            jobs: self.state.jobs_waiting,
             is_committing: raft.leader() == Some(self.key.member) && log.commit < log.last.index,
         }
     }
@@ -88,22 +107,21 @@ impl Member {
     /// commit index leaves with the entries of the next batch.
     pub(super) fn process_requests(&mut self) {
         let now = Instant::now();
-        let mut forwarded = ForwardedCommands::default();
-        if self.state.pace.may_begin(now, self.batches_in_progress()) {
-            forwarded = std::mem::take(&mut self.state.forwarded);
-            while self.state.requests.len() < REQUESTS_PER_TURN {
-                let Ok(request) = self.mailbox.clients.try_recv() else { break };
-                self.state.requests.push(request);
-            }
-        }
-        if forwarded.envelopes.is_empty() && self.state.requests.is_empty() {
+        if !self.state.pace.may_begin(now, self.batches_in_progress()) {
             return;
         }
-        self.state.pace.begin(now, forwarded.envelopes.len() + self.state.requests.len());
+        let forwarded = std::mem::take(&mut self.state.forwarded);
+        let mut requests = std::mem::take(&mut self.state.requests);
+        while requests.len() < REQUESTS_PER_TURN {
+            let Ok(request) = self.mailbox.clients.try_recv() else { break };
+            requests.push(request);
+        }
+        if !forwarded.envelopes.is_empty() || !requests.is_empty() {
+            self.state.pace.begin(now, forwarded.envelopes.len() + requests.len());
+        }
         for envelope in forwarded.envelopes {
             self.receive(envelope);
         }
-        let mut requests = std::mem::take(&mut self.state.requests);
         for request in requests.drain(..) {
             self.on_request(request);
         }
