@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLockReadGuard};
 use bytes::Bytes;
 use quorate::storage::StoreIdentity;
 use quorate::{
-    BadSnapshot, Machine, MachineError, SnapshotChunks, UnsupportedVersion, VersionRange,
-    WorkProgress,
+    BadSnapshot, LoadedState, Machine, MachineError, SnapshotChunks, SnapshotLoader,
+    UnsupportedVersion, VersionRange, WorkProgress,
 };
 
 use crate::auth::{AuthState, IssuedToken};
@@ -355,7 +355,7 @@ impl<T: Table> SharedKv<T> {
     }
 }
 
-impl<T: Table> Machine for SharedKv<T> {
+impl<T: Table + Send + 'static> Machine for SharedKv<T> {
     fn resume(&mut self, owner: &StoreIdentity) -> Result<u64, MachineError> {
         let mut kv = self.write();
         let applied = Machine::resume(&mut *kv, owner)?;
@@ -394,6 +394,29 @@ impl<T: Table> Machine for SharedKv<T> {
 
     fn check_snapshot(chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         SnapshotDecoder::check(chunks).map_err(install_error)
+    }
+
+    fn snapshot_loader(&self) -> SnapshotLoader {
+        let Some(make_table) = self.read().table.make_detached() else {
+            return Box::new(|chunks| Self::check_snapshot(chunks).map(|()| None));
+        };
+        Box::new(move |chunks| {
+            let mut loaded = Kv::open(make_table())?;
+            loaded.install(chunks).map_err(install_error)?;
+            Ok(Some(LoadedState::new(loaded)))
+        })
+    }
+
+    fn install_loaded(&mut self, state: LoadedState) -> Result<(), MachineError> {
+        let loaded: Kv<T> = state.downcast().ok_or(BadSnapshot)?;
+        let mut kv = self.write();
+        let replaced = kv.replace_by(loaded);
+        self.publish_auth(&kv);
+        self.hub().restart(kv.revision());
+        drop(kv);
+        // Readers do not wait until the memory is freed.
+        drop(replaced);
+        Ok(())
     }
 
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
@@ -443,6 +466,47 @@ mod tests {
         );
         let shared = (4 + count..=4 + 2 * count).map(&mut grant).last().unwrap();
         assert_eq!(shared.take_grants(), LeaseGrants::Overflowed);
+    }
+
+    /// The whole state, as bytes.
+    fn captured(shared: &SharedKv<MemoryTable>) -> Vec<Bytes> {
+        let chunks = Machine::snapshot(shared).unwrap();
+        chunks.collect::<Result<_, _>>().unwrap()
+    }
+
+    #[test]
+    fn a_state_that_was_loaded_from_a_snapshot_replaces_the_old_one() {
+        let new = || SharedKv::new(Kv::open(MemoryTable::default()).unwrap());
+        let put = |shared: &mut SharedKv<MemoryTable>, index: u64, lease| {
+            let key = format!("key {}", index % 7).into();
+            let put = Put { key, value: "v".into(), lease, ..Put::default() };
+            shared.apply(index, &Command::Put(put).encode()).unwrap();
+        };
+        let mut source = new();
+        let grant = Command::LeaseGrant(LeaseGrant { id: 5, ttl: 60 });
+        source.apply(1, &grant.encode()).unwrap();
+        (2..40).for_each(|index| put(&mut source, index, 5));
+        let chunks = captured(&source);
+
+        let mut other = new();
+        (1..9).for_each(|index| put(&mut other, index, 0));
+        let load = other.snapshot_loader();
+        let loaded = load(&mut chunks.clone().into_iter()).unwrap().unwrap();
+        assert_ne!(captured(&other), chunks, "nothing is replaced yet");
+        other.install_loaded(loaded).unwrap();
+        assert_eq!(captured(&other), chunks);
+        // Both continue in the same way, with the lease and its keys.
+        for shared in [&mut source, &mut other] {
+            put(shared, 40, 0);
+            let revoke = Command::LeaseRevoke(5);
+            shared.apply(41, &revoke.encode()).unwrap();
+        }
+        assert_eq!(captured(&other), captured(&source));
+
+        let incomplete = chunks[..chunks.len() - 1].to_vec();
+        assert!(load(&mut incomplete.into_iter()).is_err());
+        assert!(other.install_loaded(LoadedState::new(1)).is_err());
+        assert_eq!(captured(&other), captured(&source));
     }
 
     /// Writes that nobody watched are read from the table, and none is lost or comes twice

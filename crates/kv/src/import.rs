@@ -166,7 +166,7 @@ impl<T: Table> KvImport<'_, T> {
         row: Bytes,
         what: impl Fn() -> String,
     ) -> Result<(), KvImportError> {
-        if key <= self.last || self.state.load_row(key, row.clone()).is_none() {
+        if key <= self.last || self.state.load_row(key, &row).is_none() {
             return Err(bad(&what()));
         }
         self.last = key;

@@ -146,22 +146,51 @@ pub(crate) fn tombstone_row(key: &[u8]) -> Bytes {
     row.into()
 }
 
-/// Keys and values of the result share the memory of the row.
-pub(crate) fn read_row(revision: Revision, mut row: Bytes) -> Option<RowWrite> {
+/// What a row says of its key, without its value.
+pub(crate) enum RowHead<'a> {
+    Put {
+        key: &'a [u8],
+        created: i64,
+        version: i64,
+        lease: i64,
+    },
+    /// The key was deleted.
+    Tombstone {
+        key: &'a [u8],
+    },
+}
+
+/// Reads the part before the value. `None` if the row is invalid.
+pub(crate) fn read_row_head(revision: Revision, mut row: &[u8]) -> Option<RowHead<'_>> {
     match row.try_get_u8().ok()? {
         PUT => {
-            let create_revision = row.try_get_i64_le().ok()?;
+            let created = row.try_get_i64_le().ok()?;
             let version = row.try_get_i64_le().ok()?;
             let lease = row.try_get_i64_le().ok()?;
             let key_bytes = row.try_get_u32_le().ok()? as usize;
-            let key = (key_bytes <= row.len()).then(|| row.split_to(key_bytes))?;
-            let mod_revision = revision.main;
-            let valid = version > 0 && create_revision <= mod_revision;
-            let kv = KeyValue { key, create_revision, mod_revision, version, value: row, lease };
-            valid.then_some(RowWrite::Put(kv))
+            let key = row.get(..key_bytes)?;
+            let is_valid = version > 0 && created <= revision.main;
+            is_valid.then_some(RowHead::Put { key, created, version, lease })
         }
-        TOMBSTONE => Some(RowWrite::Tombstone { key: row }),
+        TOMBSTONE => Some(RowHead::Tombstone { key: row }),
         _ => None,
+    }
+}
+
+/// Reads a row. Key and value share its memory. `None` if it is invalid.
+pub(crate) fn read_row(revision: Revision, mut row: Bytes) -> Option<RowWrite> {
+    match read_row_head(revision, &row)? {
+        RowHead::Put { key, created: create_revision, version, lease } => {
+            let (key_bytes, mod_revision) = (key.len(), revision.main);
+            row.advance(PUT_HEAD_BYTES);
+            let key = row.split_to(key_bytes);
+            let kv = KeyValue { key, create_revision, mod_revision, version, value: row, lease };
+            Some(RowWrite::Put(kv))
+        }
+        RowHead::Tombstone { .. } => {
+            row.advance(1);
+            Some(RowWrite::Tombstone { key: row })
+        }
     }
 }
 

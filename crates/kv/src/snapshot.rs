@@ -117,7 +117,8 @@ impl<T: Table> Kv<T> {
         match decoder.decode(chunk) {
             Some(DecodedChunk::Rows(rows)) => {
                 for (key, row) in rows {
-                    self.table.stage(key, row)?;
+                    // Copied, so that the row does not keep the whole chunk in memory.
+                    self.table.stage(key, Bytes::copy_from_slice(&row))?;
                 }
                 Ok(false)
             }
@@ -138,6 +139,14 @@ impl<T: Table> Kv<T> {
         self.state = decoder.state.loaded();
         self.compaction_hashes = CompactionHashes::default();
         Ok(())
+    }
+
+    /// Takes over the rows and the state of another machine, and returns its own.
+    #[cfg(feature = "machine")]
+    pub(crate) fn replace_by(&mut self, other: Self) -> (T, KvState) {
+        self.compaction_hashes = CompactionHashes::default();
+        let table = std::mem::replace(&mut self.table, other.table);
+        (table, std::mem::replace(&mut self.state, other.state))
     }
 
     pub(crate) fn abort_install(&mut self) -> Result<(), TableError> {
@@ -215,6 +224,7 @@ pub(crate) struct SnapshotDecoder {
 }
 
 enum DecodedChunk {
+    /// They share the memory of the chunk.
     Rows(Vec<(RowKey, Bytes)>),
     End,
 }
@@ -246,10 +256,8 @@ impl SnapshotDecoder {
             (HEAD, None) => {
                 let is_known = chunk.starts_with(MAGIC) && chunk.get(MAGIC.len()) == Some(&FORMAT);
                 is_known.then(|| chunk.advance(MAGIC.len() + 1))?;
-                // Copied, so that the row does not keep the whole chunk in memory.
-                let row = Bytes::copy_from_slice(&chunk);
-                self.load_row(RowKey::META, row.clone())?;
-                Some(DecodedChunk::Rows(vec![(RowKey::META, row)]))
+                self.load_row(RowKey::META, &chunk)?;
+                Some(DecodedChunk::Rows(vec![(RowKey::META, chunk)]))
             }
             (ROWS, Some(_)) => self.decode_rows(chunk).map(DecodedChunk::Rows),
             (TAIL, Some(_)) => {
@@ -266,15 +274,15 @@ impl SnapshotDecoder {
         let mut rows = Vec::new();
         while !chunk.is_empty() {
             let key = RowKey(chunk.try_get_u128_le().ok()?);
-            let row = Bytes::copy_from_slice(&take_bytes(&mut chunk)?);
-            self.load_row(key, row.clone())?;
+            let row = take_bytes(&mut chunk)?;
+            self.load_row(key, &row)?;
             self.count += 1;
             rows.push((key, row));
         }
         Some(rows)
     }
 
-    fn load_row(&mut self, key: RowKey, row: Bytes) -> Option<()> {
+    fn load_row(&mut self, key: RowKey, row: &Bytes) -> Option<()> {
         let in_order = self.last.is_none_or(|last| last < key);
         self.last = Some(key);
         in_order.then_some(())?;

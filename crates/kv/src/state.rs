@@ -14,7 +14,7 @@ use crate::command::Quota;
 use crate::index::{KeyIndex, KeyVersion};
 use crate::lease::{Lease, Leases};
 use crate::machine::Kv;
-use crate::revision::{Revision, RowKey, RowKind, RowWrite, read_row, row_bytes};
+use crate::revision::{Revision, RowHead, RowKey, RowKind, read_row_head, row_bytes};
 use crate::table::{RowReader, Table, TableError};
 use crate::version::{NewerVersion, VERSION_MAX, VERSION_MIN};
 
@@ -64,7 +64,7 @@ impl KvState {
         let mut state = Self::default();
         let mut bad = None;
         let mut newer = None;
-        rows.scan(RowKey::META, RowKey::END, &mut |key, row| match state.load_row(key, row) {
+        rows.scan(RowKey::META, RowKey::END, &mut |key, row| match state.load_row(key, &row) {
             Some(()) => match newer_version(state.cluster_version) {
                 None => ControlFlow::Continue(()),
                 found => {
@@ -86,19 +86,21 @@ impl KvState {
 
     /// Loads one row. Rows must come in key order: the meta row first, leases before the
     /// keys attached to them. `None` if the row is invalid.
-    pub(crate) fn load_row(&mut self, key: RowKey, row: Bytes) -> Option<()> {
+    pub(crate) fn load_row(&mut self, key: RowKey, row: &Bytes) -> Option<()> {
+        // The state keeps parts of rows, and a row may be a part of something large.
+        let copy = || Bytes::copy_from_slice(row);
         match key.kind() {
-            RowKind::Meta => self.load_meta(row),
-            RowKind::Auth => self.auth.load_meta(row),
-            RowKind::AuthUser(slot) => self.auth.load_user(slot, row),
-            RowKind::AuthRole(slot) => self.auth.load_role(slot, row),
+            RowKind::Meta => self.load_meta(copy()),
+            RowKind::Auth => self.auth.load_meta(copy()),
+            RowKind::AuthUser(slot) => self.auth.load_user(slot, copy()),
+            RowKind::AuthRole(slot) => self.auth.load_role(slot, copy()),
             RowKind::Alarm { member, kind } => {
                 self.alarms.activate(Alarm { kind: AlarmKind::from_number(kind)?, member });
                 row.is_empty().then_some(())
             }
             RowKind::Lease(id) => {
-                self.row_bytes += u64::from(row_bytes(&row));
-                self.leases.insert(id, Lease::read(row)?);
+                self.row_bytes += u64::from(row_bytes(row));
+                self.leases.insert(id, Lease::read(copy())?);
                 (id != 0).then_some(())
             }
             RowKind::Revision(revision) => self.load_revision(revision, row),
@@ -112,25 +114,19 @@ impl KvState {
         self
     }
 
-    fn load_revision(&mut self, at: Revision, row: Bytes) -> Option<()> {
-        let row_bytes = row_bytes(&row);
+    fn load_revision(&mut self, at: Revision, row: &Bytes) -> Option<()> {
+        let row_bytes = row_bytes(row);
         self.row_bytes += u64::from(row_bytes);
         if at.main > self.revision {
             return None;
         }
-        match read_row(at, row)? {
-            RowWrite::Put(kv) => {
-                let (created, version) = (kv.create_revision, kv.version);
-                let newest = KeyVersion { at, row_bytes, created, version };
-                let before = self.index.put(&kv.key, kv.lease, |_| newest);
-                self.leases.attach(&kv.key, before.map_or(0, |before| before.lease), kv.lease);
-            }
-            RowWrite::Tombstone { key } => {
-                let newest = KeyVersion { at, row_bytes, created: 0, version: 0 };
-                let before = self.index.put(&key, 0, |_| newest);
-                self.leases.attach(&key, before.map_or(0, |before| before.lease), 0);
-            }
-        }
+        let (key, lease, created, version) = match read_row_head(at, row)? {
+            RowHead::Put { key, lease, created, version } => (key, lease, created, version),
+            RowHead::Tombstone { key } => (key, 0, 0, 0),
+        };
+        let newest = KeyVersion { at, row_bytes, created, version };
+        let before = self.index.put(key, lease, |_| newest);
+        self.leases.attach(key, before.map_or(0, |before| before.lease), lease);
         Some(())
     }
 

@@ -143,6 +143,22 @@ fn old_state_is_readable_during_an_installation() {
     behind.install(&mut ahead.snapshot().unwrap().map(Result::unwrap)).unwrap();
 }
 
+/// A state beside the present one would take all of its rows into memory.
+#[test]
+fn snapshots_for_a_table_on_a_disk_are_checked_and_not_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = FileDisk::open(folder.path().join("table")).unwrap();
+    let table: AnyTable = RedbTable::open(disk, "rows", 1 << 20).unwrap().into();
+    let machine = SharedKv::new(Kv::open(table).unwrap());
+    let chunks: Vec<Bytes> = machine.snapshot().unwrap().map(Result::unwrap).collect();
+    let load = machine.snapshot_loader();
+    assert!(load(&mut chunks.clone().into_iter()).unwrap().is_none());
+    assert!(load(&mut chunks.into_iter().skip(1)).is_err());
+    let in_memory = SharedKv::new(Kv::open(AnyTable::default()).unwrap());
+    let chunks = in_memory.snapshot().unwrap().map(Result::unwrap);
+    assert!(in_memory.snapshot_loader()(&mut chunks.into_iter()).unwrap().is_some());
+}
+
 /// The rows in a table belong to one disk of one member of one cluster.
 #[test]
 fn table_is_dropped_for_another_owner() {

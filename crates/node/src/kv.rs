@@ -6,7 +6,9 @@ use std::sync::Arc;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use quorate_core::Index;
 
-use crate::machine::{BadSnapshot, Machine, MachineError, SnapshotChunks};
+use crate::machine::{
+    BadSnapshot, LoadedState, Machine, MachineError, SnapshotChunks, SnapshotLoader,
+};
 
 /// Keys and values, each with the index of the command that wrote it last.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -126,6 +128,20 @@ impl Machine for MemoryKv {
 
     fn check_snapshot(chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         Self::default().install(chunks)
+    }
+
+    fn snapshot_loader(&self) -> SnapshotLoader {
+        Box::new(|chunks| {
+            let mut loaded = Self::default();
+            loaded.install(chunks)?;
+            Ok(Some(LoadedState::new(loaded)))
+        })
+    }
+
+    fn install_loaded(&mut self, state: LoadedState) -> Result<(), MachineError> {
+        let loaded: Self = state.downcast().ok_or(BadSnapshot)?;
+        self.map = loaded.map;
+        Ok(())
     }
 
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {

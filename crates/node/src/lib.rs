@@ -129,7 +129,8 @@ pub use command_id::CommandBuffer;
 pub use driver::DriverOptions;
 pub use kv::{KvCommand, KvQuery, KvReply, MemoryKv};
 pub use machine::{
-    BadSnapshot, Machine, MachineError, MachineFailed, SnapshotChunks, WorkProgress,
+    BadSnapshot, LoadedState, Machine, MachineError, MachineFailed, SnapshotChunks, SnapshotLoader,
+    WorkProgress,
 };
 pub use outcome::{OutcomeUnknown, RequestError, RequestRefused};
 

@@ -1,5 +1,6 @@
 //! What a cluster replicates: the one trait that an embedder implements.
 
+use std::any::Any;
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
@@ -168,6 +169,27 @@ pub trait Machine {
         Ok(())
     }
 
+    /// How a snapshot that a peer sends is read while it arrives, before it replaces anything. The
+    /// loader runs beside the machine, on a thread of its own, and gets all chunks. It must
+    /// return an error where [`Machine::install`] would.
+    ///
+    /// The default checks the chunks by [`Machine::check_snapshot`], and the machine installs
+    /// them from the disk later. A machine that keeps its state in memory can load it while it
+    /// arrives instead, and take it over in [`Machine::install_loaded`]: a new member is then
+    /// complete much sooner.
+    fn snapshot_loader(&self) -> SnapshotLoader
+    where
+        Self: Sized + 'static,
+    {
+        Box::new(|chunks| Self::check_snapshot(chunks).map(|()| None))
+    }
+
+    /// Replaces the state by one that the loader of this machine returned. Called instead of
+    /// [`Machine::install`].
+    fn install_loaded(&mut self, _state: LoadedState) -> Result<(), MachineError> {
+        Err(BadSnapshot.into())
+    }
+
     /// Replaces the state by one that [`Machine::snapshot`] captured, here or on another
     /// member. Return [`BadSnapshot`] when the bytes are not such a snapshot.
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError>;
@@ -234,6 +256,34 @@ pub type MachineError = Box<dyn Error + Send + Sync>;
 /// The parts of a snapshot, in order. An error means that the machine cannot read its state: the
 /// snapshot is dropped, and the member stops.
 pub type SnapshotChunks = Box<dyn Iterator<Item = Result<Bytes, MachineError>> + Send>;
+
+/// Reads the chunks of a snapshot: see [`Machine::snapshot_loader`].
+pub type SnapshotLoader = Box<
+    dyn Fn(&mut dyn Iterator<Item = Bytes>) -> Result<Option<LoadedState>, MachineError>
+        + Send
+        + Sync,
+>;
+
+/// The state of a machine that was loaded from a snapshot.
+pub struct LoadedState(Box<dyn Any + Send>);
+
+impl LoadedState {
+    /// Any value that [`Machine::install_loaded`] can take over.
+    pub fn new(state: impl Any + Send) -> Self {
+        Self(Box::new(state))
+    }
+
+    /// The value, if it has this type.
+    pub fn downcast<T: Any>(self) -> Option<T> {
+        self.0.downcast().ok().map(|state| *state)
+    }
+}
+
+impl fmt::Debug for LoadedState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoadedState").finish_non_exhaustive()
+    }
+}
 
 /// The bytes are not a snapshot of this machine. The member cannot continue: find out which
 /// version wrote them.

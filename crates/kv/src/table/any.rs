@@ -108,6 +108,13 @@ impl Table for AnyTable {
         }
     }
 
+    fn make_detached(&self) -> Option<fn() -> Self> {
+        match self {
+            Self::Memory(_) => Some(Self::default),
+            Self::Redb(_) => None,
+        }
+    }
+
     fn stage(&mut self, key: RowKey, row: Bytes) -> Result<(), TableError> {
         either!(self, table => table.stage(key, row))
     }

@@ -223,6 +223,10 @@ impl Table for MemoryTable {
         Ok(MemoryView(self.rows.clone()))
     }
 
+    fn make_detached(&self) -> Option<fn() -> Self> {
+        Some(Self::default)
+    }
+
     fn stage(&mut self, key: RowKey, row: Bytes) -> Result<(), TableError> {
         self.staged.put(key, row);
         Ok(())

@@ -69,6 +69,15 @@ pub trait Table: RowReader {
     /// Drops the staged rows.
     fn drop_staged(&mut self) -> Result<(), TableError>;
 
+    /// Makes new tables of this kind that are independent of this one, for a state that replaces
+    /// the present one as a whole. `None` if there can be only one, such as a file.
+    fn make_detached(&self) -> Option<fn() -> Self>
+    where
+        Self: Sized,
+    {
+        None
+    }
+
     /// Calls this function while a long commit runs, at short intervals as long as the disk works.
     fn report_progress_to(&mut self, _progress: ProgressFn) {}
 

@@ -298,9 +298,9 @@ impl Parts {
         });
         let (requests, clients) = mpsc::channel(config.mailbox_requests.max(1));
         let (deliveries, peers) = mpsc::channel(config.mailbox_deliveries.max(1));
-        let check_snapshot = Applier::<M>::check_snapshot;
+        let load_snapshot = applier.snapshot_loader();
         let known = (shared.known.subscribe(), shared.cluster_version.subscribe());
-        let local = Arc::new(LocalMember::new(deliveries, disk.clone(), check_snapshot, known));
+        let local = Arc::new(LocalMember::new(deliveries, disk.clone(), load_snapshot, known));
         let running = RunningMember { completions: Arc::clone(&done), shared: Arc::clone(&shared) };
         if let Err(why) = self.register(key, Arc::clone(&local), running) {
             return Err((why, disk));
@@ -327,6 +327,7 @@ impl Parts {
             blocking: config.machine_blocks && !runs_one_machine,
             writing: Arc::new(Semaphore::new(1)),
             disk_uses: local.disk_uses.clone(),
+            loaded: local.loaded.clone(),
         };
         let counts_all = matches!(config.raft.reads, ReadMode::LeaderLease { .. });
         let member = Member {

@@ -10,10 +10,10 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use super::disk_thread::DiskHandle;
 use super::disk_use::DiskUses;
 use super::mailbox::{FromPeers, HeldBytes};
-use super::snapshots::{IncomingSnapshot, SnapshotReceiveError};
+use super::snapshots::{IncomingSnapshot, LoadedSlot, SnapshotReceiveError};
 use super::status::KnownMembership;
 use super::transport::{HostedMember, Introduction, MemberKey, PeerMessage, RejectReason};
-use crate::applier::SnapshotCheck;
+use crate::applier::ApplierLoader;
 use crate::cluster_version::ClusterVersion;
 
 /// Delivers from a transport to the members of this process. Cheap to clone.
@@ -36,7 +36,8 @@ pub(crate) struct LocalMember {
     pub(crate) snapshot_permits: Arc<Semaphore>,
     pub(crate) filter: RwLock<PeerFilter>,
     pub(crate) disk_uses: DiskUses,
-    pub(crate) check_snapshot: SnapshotCheck,
+    pub(crate) load_snapshot: ApplierLoader,
+    pub(crate) loaded: LoadedSlot,
     known: watch::Receiver<KnownMembership>,
     cluster_version: watch::Receiver<ClusterVersion>,
 }
@@ -45,7 +46,7 @@ impl LocalMember {
     pub(crate) fn new(
         peers: mpsc::Sender<FromPeers>,
         disk: DiskHandle,
-        check_snapshot: SnapshotCheck,
+        load_snapshot: ApplierLoader,
         known: (watch::Receiver<KnownMembership>, watch::Receiver<ClusterVersion>),
     ) -> Self {
         let (known, cluster_version) = known;
@@ -58,7 +59,8 @@ impl LocalMember {
             snapshot_permits,
             filter,
             disk_uses,
-            check_snapshot,
+            load_snapshot,
+            loaded: LoadedSlot::default(),
             known,
             cluster_version,
         }

@@ -2,12 +2,12 @@
 //! pass neither the member's mailbox nor the core.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use quorate_core::message::Message;
-use quorate_core::{Envelope, SnapshotMeta};
+use quorate_core::{EntryId, Envelope, SnapshotMeta};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::{JoinHandle, spawn_blocking};
 
@@ -16,7 +16,8 @@ use super::disk_use::DiskUse;
 use super::inbox::LocalMember;
 use super::mailbox::{Completion, FromPeers};
 use super::storage::{SnapshotSink, SnapshotSource, StorageError};
-use crate::applier::SnapshotInstallError;
+use super::sync::lock;
+use crate::applier::{LoadedSnapshot, SnapshotInstallError};
 
 /// A snapshot to be sent. If it is dropped before [`OutgoingSnapshot::arrived`] is called, it
 /// counts as lost, and the leader retries later.
@@ -58,7 +59,7 @@ impl OutgoingSnapshot {
             drop(source); // Closes its file before the disk counts as unused.
             return Err(SnapshotReadAborted.into());
         }
-        let read = spawn_blocking(move || (source.next_chunk(), source, user)).await;
+        let read = spawn_blocking(move || (read_piece(&mut *source), source, user)).await;
         let (read, source, user) = read?;
         self.source = Some((source, user));
         read
@@ -69,6 +70,24 @@ impl OutgoingSnapshot {
         self.arrived = true;
     }
 }
+
+/// Reads several short chunks together: each piece costs some hand-overs between threads.
+fn read_piece(source: &mut dyn SnapshotSource) -> Result<Option<Bytes>, StorageError> {
+    let Some(first) = source.next_chunk()? else { return Ok(None) };
+    if first.len() >= PIECE_BYTES_MIN {
+        return Ok(Some(first));
+    }
+    let mut piece = BytesMut::with_capacity(PIECE_BYTES_MIN + first.len());
+    piece.extend_from_slice(&first);
+    while piece.len() < PIECE_BYTES_MIN
+        && let Some(chunk) = source.next_chunk()?
+    {
+        piece.extend_from_slice(&chunk);
+    }
+    Ok(Some(piece.freeze()))
+}
+
+const PIECE_BYTES_MIN: usize = 256 << 10;
 
 impl Drop for OutgoingSnapshot {
     fn drop(&mut self) {
@@ -89,9 +108,9 @@ pub struct IncomingSnapshot {
     local: Arc<LocalMember>,
     envelope: Envelope,
     sink: Option<(Box<dyn SnapshotSink>, DiskUse)>,
-    /// A copy of everything that is appended goes to the machine's check, which runs beside.
-    checked: Option<SyncSender<Bytes>>,
-    check: JoinHandle<Result<(), SnapshotInstallError>>,
+    /// A copy of everything that is appended goes to the machine's loader, which runs beside.
+    to_loader: Option<SyncSender<Bytes>>,
+    loading: JoinHandle<Result<Option<LoadedSnapshot>, SnapshotInstallError>>,
     bytes: u64,
     _permit: OwnedSemaphorePermit,
 }
@@ -116,10 +135,11 @@ impl IncomingSnapshot {
         let sink = local.disk.begin_snapshot(meta.clone()).await;
         let sink = sink.ok_or(SnapshotReceiveError::Stopped)?;
         let sink = Some((sink.map_err(SnapshotReceiveError::Disk)?, disk_use));
-        let (checked, arriving) = sync_channel(CHECKED_AHEAD);
-        let check_snapshot = local.check_snapshot;
-        let check = spawn_blocking(move || check_snapshot(&meta, &mut arriving.into_iter()));
-        Ok(Self { local, envelope, sink, checked: Some(checked), check, bytes: 0, _permit: permit })
+        let (to_loader, arriving) = sync_channel(LOADED_AHEAD);
+        let load = Arc::clone(&local.load_snapshot);
+        let loading = spawn_blocking(move || load(&meta, &mut arriving.into_iter()));
+        let to_loader = Some(to_loader);
+        Ok(Self { local, envelope, sink, to_loader, loading, bytes: 0, _permit: permit })
     }
 
     /// Appends bytes. Returns when they are written, so that the sender is slowed down to the
@@ -131,11 +151,11 @@ impl IncomingSnapshot {
             return Err(SnapshotReceiveError::Stopped);
         }
         self.bytes += bytes.len() as u64;
-        let checked = self.checked.clone();
+        let to_loader = self.to_loader.clone();
         let appended = spawn_blocking(move || {
             let appended = sink.append(&bytes);
-            // A check that has ended already has its result.
-            let _ = checked.map(|checked| checked.send(bytes));
+            // A loader that has ended already has its result.
+            let _ = to_loader.map(|to_loader| to_loader.send(bytes));
             (appended, sink, user)
         });
         let appended = appended.await;
@@ -154,9 +174,9 @@ impl IncomingSnapshot {
     /// and tells the member; else nothing of it remains. The member's log and its previous
     /// snapshot are replaced only after that.
     pub async fn finish(mut self) -> Result<(), SnapshotReceiveError> {
-        drop(self.checked.take());
-        let check = (&mut self.check).await;
-        check
+        drop(self.to_loader.take());
+        let loaded = (&mut self.loading).await;
+        let loaded = loaded
             .map_err(|why| SnapshotReceiveError::Disk(why.into()))?
             .map_err(SnapshotReceiveError::Invalid)?;
         let (sink, user) = self.sink.take().ok_or(SnapshotReceiveError::Stopped)?;
@@ -173,6 +193,7 @@ impl IncomingSnapshot {
             return Err(SnapshotReceiveError::NoSnapshot);
         };
         self.local.disk.adopt_snapshot(*id).await.ok_or(SnapshotReceiveError::Stopped)?;
+        self.local.loaded.set(loaded);
         let told = self
             .local
             .peers
@@ -239,8 +260,28 @@ impl std::error::Error for SnapshotReceiveError {
     }
 }
 
-/// Pieces of a snapshot that may wait for the machine's check.
-const CHECKED_AHEAD: usize = 2;
+/// Pieces of a snapshot that may wait for the machine's loader.
+const LOADED_AHEAD: usize = 2;
+
+/// A snapshot that was loaded while it arrived, until the machine takes it over.
+#[derive(Clone, Default)]
+pub(crate) struct LoadedSlot(Arc<Mutex<Option<LoadedSnapshot>>>);
+
+impl LoadedSlot {
+    /// Replaces what was there: only the newest one is used.
+    pub(crate) fn set(&self, loaded: Option<LoadedSnapshot>) {
+        let before = std::mem::replace(&mut *lock(&self.0), loaded);
+        if before.is_some() {
+            // Freeing a large state takes time.
+            spawn_blocking(move || drop(before));
+        }
+    }
+
+    /// The loaded state of this snapshot, if it is there.
+    pub(crate) fn take(&self, id: EntryId) -> Option<LoadedSnapshot> {
+        lock(&self.0).take_if(|loaded| loaded.id == id)
+    }
+}
 
 /// The read was cancelled, or the member has stopped.
 #[derive(Clone, Copy, Debug)]

@@ -9,9 +9,10 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::counters::TcpCounter;
-use super::frame::{Frame, FrameKind};
+use super::frame::{Frame, FrameKind, FrameReadError};
 use super::incoming::{Disconnect, IncomingConnection, addressee};
 use super::message::{EmptyHead, MessageHead};
+use super::port_budget::FrameBytes;
 use super::snapshot_stream::{ChunkHead, EndHead, SnapshotProgress, SnapshotRefusedHead};
 use crate::runtime::{Introduction, SnapshotReceiveError};
 
@@ -77,13 +78,16 @@ async fn receive_chunks(
     pair: Introduction,
 ) -> Result<(), ReceiveError> {
     let begun = connection.inbox.begin_snapshot(addressee(&pair), envelope);
-    let mut snapshot = while_alive(connection, begun).await?.map_err(ReceiveError::Refused)?;
+    let begun = while_alive(connection, begun, None).await?;
+    let mut snapshot = begun.map_err(ReceiveError::Refused)?;
     let mut passed = SnapshotProgress::default();
     let malformed = || ReceiveError::Broken(Disconnect::TcpCounter(TcpCounter::Malformed));
+    let mut next = None;
     loop {
-        let frame = connection.reader.next(connection.shared.config.silence_timeout).await?;
-        // Until the chunk is on the disk.
-        let _held = connection.reader.take_held();
+        let (frame, _held) = match next.take() {
+            Some(frame) => frame,
+            None => read_frame(connection).await?,
+        };
         match frame.kind {
             FrameKind::KeepAlive => {}
             FrameKind::SnapshotChunk => {
@@ -92,8 +96,10 @@ async fn receive_chunks(
                 if !fits || frame.body.is_empty() || passed.add(&frame.body) != head {
                     return Err(malformed());
                 }
+                // The next frame is read while the disk writes this one.
                 let appended = snapshot.append(frame.body);
-                while_alive(connection, appended).await?.map_err(ReceiveError::Refused)?;
+                let appended = while_alive(connection, appended, Some(&mut next)).await?;
+                appended.map_err(ReceiveError::Refused)?;
             }
             FrameKind::SnapshotEnd => {
                 let head: EndHead = decode(&frame).ok_or_else(malformed)?;
@@ -101,7 +107,8 @@ async fn receive_chunks(
                     return Err(malformed());
                 }
                 let finished = snapshot.finish();
-                return while_alive(connection, finished).await?.map_err(ReceiveError::Refused);
+                let finished = while_alive(connection, finished, None).await?;
+                return finished.map_err(ReceiveError::Refused);
             }
             _ => return Err(ReceiveError::Broken(Disconnect::TcpCounter(TcpCounter::Unexpected))),
         }
@@ -112,16 +119,31 @@ fn decode<T: prost::Message + Default>(frame: &Frame) -> Option<T> {
     T::decode(&frame.head[..]).ok()
 }
 
-/// Sends keep-alives while the disk works.
+/// A frame, with what it counts for until it is processed.
+type HeldFrame = (Frame, Option<FrameBytes>);
+
+async fn read_frame(connection: &mut IncomingConnection<'_>) -> Result<HeldFrame, FrameReadError> {
+    let frame = connection.reader.next(connection.shared.config.silence_timeout).await?;
+    Ok((frame, connection.reader.take_held()))
+}
+
+/// Sends keep-alives while the disk works, and reads one frame ahead into `next`.
 async fn while_alive<T>(
     connection: &mut IncomingConnection<'_>,
     work: impl Future<Output = T>,
+    mut next: Option<&mut Option<HeldFrame>>,
 ) -> Result<T, Disconnect> {
     let mut work = pin!(work);
     loop {
+        let keep_alive_every = connection.shared.config.keep_alive_every;
         tokio::select! {
             done = &mut work => return Ok(done),
-            () = sleep(connection.shared.config.keep_alive_every) => {
+            read = read_frame(connection), if next.is_some() => {
+                if let Some(next) = next.take() {
+                    *next = Some(read?);
+                }
+            }
+            () = sleep(keep_alive_every) => {
                 connection.replies.push(FrameKind::KeepAlive, 0, &EmptyHead {});
                 connection.write_replies().await?;
             }

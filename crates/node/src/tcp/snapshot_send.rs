@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
@@ -16,7 +17,7 @@ use super::snapshot_stream::{SnapshotProgress, SnapshotRefusedHead};
 use crate::runtime::{Introduction, MemberKey, OutgoingSnapshot};
 
 /// Longer pieces are split, so that the rate is even and keep-alives are not delayed.
-const CHUNK_BYTES: usize = 256 << 10;
+const CHUNK_BYTES: usize = 512 << 10;
 
 /// The only channel of such a connection.
 const CHANNEL: u32 = 1;
@@ -93,15 +94,12 @@ async fn transmit(
     stream.batch.push(FrameKind::SnapshotBegin, CHANNEL, &head);
     stream.write().await?;
     let mut passed = SnapshotProgress::default();
-    while let Some(mut chunk) = snapshot.next_chunk().await.map_err(lost)? {
-        while !chunk.is_empty() {
-            let piece = chunk.split_to(chunk.len().min(CHUNK_BYTES));
-            stream.pause(shared.snapshot_rate.take(piece.len())).await?;
-            let head = passed.add(&piece);
-            let body = FrameBody::new(piece);
-            stream.batch.push_with_body(FrameKind::SnapshotChunk, CHANNEL, &head, Some(&body));
-            stream.write().await?;
-        }
+    let mut next = snapshot.next_chunk().await.map_err(lost)?;
+    while let Some(chunk) = next {
+        // The disk reads the next chunk while this one is sent.
+        let sent = stream.send(chunk, &mut passed);
+        let read = async { snapshot.next_chunk().await.map_err(lost) };
+        ((), next) = tokio::try_join!(sent, read)?;
     }
     stream.batch.push(FrameKind::SnapshotEnd, CHANNEL, &passed.end());
     stream.write().await?;
@@ -116,6 +114,22 @@ struct SnapshotStream<'a> {
 }
 
 impl SnapshotStream<'_> {
+    async fn send(
+        &mut self,
+        mut chunk: Bytes,
+        passed: &mut SnapshotProgress,
+    ) -> Result<(), SendError> {
+        while !chunk.is_empty() {
+            let piece = chunk.split_to(chunk.len().min(CHUNK_BYTES));
+            self.pause(self.shared.snapshot_rate.take(piece.len())).await?;
+            let head = passed.add(&piece);
+            let body = FrameBody::new(piece);
+            self.batch.push_with_body(FrameKind::SnapshotChunk, CHANNEL, &head, Some(&body));
+            self.write().await?;
+        }
+        Ok(())
+    }
+
     /// Writes the batch. No reply is expected in the meantime; one that comes too early ends
     /// the transfer.
     async fn write(&mut self) -> Result<(), SendError> {

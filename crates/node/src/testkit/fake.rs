@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::transport::TransportSuiteFailure;
-use crate::applier::SnapshotInstallError;
+use crate::applier::{LoadedSnapshot, SnapshotInstallError};
 use crate::cluster_version::ClusterVersion;
 use crate::runtime::batch_queue::BatchQueue;
 use crate::runtime::disk_thread::{DiskSlot, DiskThread};
@@ -74,7 +74,7 @@ impl Process {
         let known = known.subscribe();
         let version = watch::Sender::new(ClusterVersion::default()).subscribe();
         let known = (known, version);
-        let local = Arc::new(LocalMember::new(sender, handle, accept_snapshot, known));
+        let local = Arc::new(LocalMember::new(sender, handle, Arc::new(accept_snapshot), known));
         self.local_members.add(key, Arc::clone(&local));
         self.transport.add_member(key, incarnation);
         FakeMember { key, incarnation, peers, done, local, disk }
@@ -91,9 +91,9 @@ impl Process {
 fn accept_snapshot(
     _meta: &SnapshotMeta,
     pieces: &mut dyn Iterator<Item = Bytes>,
-) -> Result<(), SnapshotInstallError> {
+) -> Result<Option<LoadedSnapshot>, SnapshotInstallError> {
     pieces.for_each(drop);
-    Ok(())
+    Ok(None)
 }
 
 pub(crate) struct FakeMember {
