@@ -6,11 +6,11 @@ use super::sync::{Mutex, Notify, lock};
 /// progress, and how many may be in progress is bounded where they begin.
 pub(crate) struct BatchQueue<T> {
     /// None when it is closed.
-    state: Mutex<Option<QueueState<T>>>,
+    state: Mutex<Option<BatchQueueState<T>>>,
     ready: Notify,
 }
 
-struct QueueState<T> {
+struct BatchQueueState<T> {
     items: Vec<T>,
     /// The consumer was woken, and has not taken the items yet.
     woken: bool,
@@ -20,7 +20,7 @@ struct QueueState<T> {
 
 impl<T> BatchQueue<T> {
     pub(crate) fn new() -> Self {
-        let state = QueueState { items: Vec::new(), woken: false, waits_for_all: false };
+        let state = BatchQueueState { items: Vec::new(), woken: false, waits_for_all: false };
         Self { state: Mutex::new(Some(state)), ready: Notify::new() }
     }
 
@@ -60,7 +60,7 @@ impl<T> BatchQueue<T> {
 
     /// Changes the state, and wakes the consumer if the change says so. It takes everything at
     /// once, so it is woken once.
-    fn change(&self, change: impl FnOnce(&mut QueueState<T>) -> bool) {
+    fn change(&self, change: impl FnOnce(&mut BatchQueueState<T>) -> bool) {
         let mut locked = lock(&self.state);
         let Some(state) = locked.as_mut() else { return };
         let wakes = change(state) && !std::mem::replace(&mut state.woken, true);
