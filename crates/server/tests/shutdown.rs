@@ -14,6 +14,7 @@ use quorate_proto::grpc::health::v1::health_client::HealthClient;
 use quorate_server::config::ClusterState;
 use quorate_server::{LeadershipTransfer, RunningServer};
 use support::{TEST_TIMEOUT, TestMember, http_get, start_all, wait_until};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -109,6 +110,25 @@ async fn a_request_in_progress_is_finished() {
     put.await.unwrap().unwrap();
     stop.await.unwrap();
     second.stop_now().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_without_a_request_is_not_waited_for() {
+    let a = TestMember::new("a");
+    let mut config = a.config(&[&a], ClusterState::New);
+    config.drain_timeout = TEST_TIMEOUT;
+    let server = RunningServer::start(config).await.unwrap();
+    // A connection has ten seconds to show which protocol it uses.
+    let mut silent = TcpStream::connect(server.client_addresses()[0]).await.unwrap();
+    let mut unfinished = TcpStream::connect(server.client_addresses()[0]).await.unwrap();
+    unfinished.write_all(b"PRI * HTTP/2").await.unwrap();
+    a.put_until_done("x", "1").await;
+    let began = std::time::Instant::now();
+    server.stop().await;
+    assert!(began.elapsed() < Duration::from_secs(8), "it took {:?}", began.elapsed());
+    for connection in [&mut silent, &mut unfinished] {
+        assert!(!matches!(connection.read(&mut [0; 64]).await, Ok(1..)), "it is closed");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -108,9 +108,12 @@ where
         };
         let stopping = self.stopping.clone();
         async move {
-            let Ok(Some((protocol, received))) = find_out_protocol(&mut connection).await else {
-                return;
+            let found = tokio::select! {
+                found = find_out_protocol(&mut connection) => found,
+                // It has asked for nothing yet.
+                () = stopped(stopping.clone()) => return,
             };
+            let Ok(Some((protocol, received))) = found else { return };
             match protocol {
                 Protocol::Http1 => {
                     let _ = http1.send(Ok(connection.with_unread(received))).await;
