@@ -213,6 +213,10 @@ impl<M: Machine + ?Sized> Machine for Box<M> {
         (**self).apply(index, command)
     }
 
+    fn apply_without_reply(&mut self, index: Index, command: &Bytes) -> Result<(), MachineError> {
+        (**self).apply_without_reply(index, command)
+    }
+
     fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
         (**self).query(query)
     }
@@ -324,5 +328,44 @@ impl fmt::Display for MachineFailed {
 impl Error for MachineFailed {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         Some(&*self.error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Makes a reply only if it is asked for one.
+    struct Replies(u32);
+
+    impl Machine for Replies {
+        fn apply(&mut self, _: Index, _: &Bytes) -> Result<Bytes, MachineError> {
+            self.0 += 1;
+            Ok(Bytes::new())
+        }
+
+        fn apply_without_reply(&mut self, _: Index, _: &Bytes) -> Result<(), MachineError> {
+            Ok(())
+        }
+
+        fn query(&self, _: &Bytes) -> Result<Bytes, MachineError> {
+            Ok(self.0.to_string().into())
+        }
+
+        fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
+            Ok(Box::new(std::iter::empty()))
+        }
+
+        fn install(&mut self, _: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_boxed_machine_makes_no_reply_that_nobody_needs() {
+        let mut boxed: Box<dyn Machine> = Box::new(Replies(0));
+        boxed.apply(1, &Bytes::new()).unwrap();
+        boxed.apply_without_reply(2, &Bytes::new()).unwrap();
+        assert_eq!(boxed.query(&Bytes::new()).unwrap(), "1");
     }
 }
