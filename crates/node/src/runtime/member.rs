@@ -25,7 +25,7 @@ use super::clock::Clock;
 use super::commit_notices::CommitNotices;
 use super::cpu_pressure::GatherTime;
 use super::disk_thread::DiskHandle;
-use super::inbox::{LocalMember, write};
+use super::inbox::{LocalMember, read, write};
 use super::leader_query::{LeaderQuery, ReplyTo};
 use super::mailbox::{ClientRequest, Completion, Control, FromPeers, Mailbox};
 use super::metrics::{Counters, NodeObserver};
@@ -248,7 +248,11 @@ impl Member {
 
     fn receive(&mut self, envelope: Envelope) {
         let (from, incarnation) = (envelope.from, envelope.incarnation);
+        let campaigns = matches!(envelope.message, Message::PreVote(_) | Message::Vote(_));
         let dropped = self.driver.receive(envelope);
+        if (campaigns || dropped.is_some()) && read(&self.local.filter).removed.contains(&from) {
+            self.reject_removed(from);
+        }
         match dropped {
             Some(Dropped::OtherIncarnation { .. } | Dropped::OtherJoinIndex { .. }) => {
                 self.reject_disk(from, incarnation);
@@ -271,6 +275,14 @@ impl Member {
                         remove this member and add it again under a new id";
             warn!(member = %self.key.member, commit, last, "{text}");
         }
+    }
+
+    /// Tells a member that it was removed. It may have missed the entry that says so; on a
+    /// connection that was open before, nothing else tells it.
+    fn reject_removed(&mut self, from: MemberId) {
+        debug!(member = %self.key.member, peer = %from, "peer rejected: it was removed");
+        self.dispatch();
+        self.transport.reject(self.key, from, RejectReason::Removed);
     }
 
     /// Rejects a sender with another disk than the one in the membership. The core has told it
@@ -502,8 +514,9 @@ impl Member {
     fn send(&mut self, mut messages: Vec<Envelope>) {
         let raft = self.driver.raft();
         let leads = raft.leader() == Some(self.key.member);
-        // A change of the membership does not wait.
-        let may_hold = leads && raft.is_membership_at_rest();
+        // A change of the membership does not wait, nor what a removed member has yet to learn.
+        let are_members = || messages.iter().all(|sent| raft.membership().contains(sent.to));
+        let may_hold = leads && raft.is_membership_at_rest() && are_members();
         let last = may_hold.then(|| raft.log_status().last.index);
         self.state.commit_notices.pass(&mut messages, last, Instant::now());
         if messages.is_empty() {
