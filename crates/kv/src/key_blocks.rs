@@ -331,7 +331,6 @@ mod tests {
         KeyVersion { at: Revision { main, sub: 0 }, row_bytes: 1, created: 1, version }
     }
 
-    /// Compares with a plain map, in an order that covers every way to add and remove keys.
     #[test]
     fn a_block_takes_no_memory_for_keys_that_it_never_has() {
         let mut blocks = KeyBlocks::default();
@@ -346,6 +345,7 @@ mod tests {
         }
     }
 
+    /// Compares with a plain map, in an order that covers every way to add and remove keys.
     #[test]
     fn behaves_as_a_map_and_counts_at_every_revision() {
         let mut blocks = KeyBlocks::default();

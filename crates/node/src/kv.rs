@@ -126,10 +126,6 @@ impl Machine for MemoryKv {
         })))
     }
 
-    fn check_snapshot(chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
-        Self::default().install(chunks)
-    }
-
     fn snapshot_loader(&self) -> SnapshotLoader {
         Box::new(|chunks| {
             let mut loaded = Self::default();

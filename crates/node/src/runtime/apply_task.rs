@@ -181,18 +181,16 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
 
     /// None when the member stops because of it.
     async fn install(mut self, meta: SnapshotMeta) -> Option<Self> {
-        let loaded = self.loaded.take(meta.id);
-        let source = match loaded {
-            Some(_) => None,
-            None => Some(self.disk.read_snapshot(meta.id).await?),
+        let from = match self.loaded.take(meta.id) {
+            Some(loaded) => InstallFrom::Loaded(Box::new(loaded)),
+            None => InstallFrom::Disk(self.disk.read_snapshot(meta.id).await?),
         };
         let done = Arc::clone(&self.done);
         let installed = spawn_blocking(move || {
             let applier = &mut self.applier;
-            let installed = match (loaded, source) {
-                (Some(loaded), _) => install_loaded(applier, &meta, loaded),
-                (None, Some(source)) => install(applier, &meta, source),
-                (None, None) => Err(StopReason::Stopped),
+            let installed = match from {
+                InstallFrom::Loaded(loaded) => install_loaded(applier, &meta, *loaded),
+                InstallFrom::Disk(source) => install(applier, &meta, source),
             };
             (self, meta, installed)
         });
@@ -228,6 +226,12 @@ enum NextStep {
     Fail(MachineFailed),
     /// All jobs before it have run; the rest has not.
     Install(SnapshotMeta, Vec<ApplyCommand>),
+}
+
+/// Where the machine gets the state of a snapshot from.
+enum InstallFrom {
+    Loaded(Box<LoadedSnapshot>),
+    Disk(Box<dyn SnapshotSource>),
 }
 
 /// Restores the machine from a snapshot that was loaded while it arrived.

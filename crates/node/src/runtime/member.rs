@@ -180,8 +180,9 @@ impl Member {
             FromPeers::Messages(messages, held) => {
                 self.shared.counters.received.add(messages.len() as u64);
                 let before = self.state.forwarded.len();
+                let now = Instant::now();
                 for message in messages {
-                    self.on_peer_message(message);
+                    self.on_peer_message(message, now);
                 }
                 if self.state.forwarded.len() > before {
                     self.state.forwarded.hold(held);
@@ -199,7 +200,7 @@ impl Member {
         }
     }
 
-    fn on_peer_message(&mut self, message: PeerMessage) {
+    fn on_peer_message(&mut self, message: PeerMessage, now: Instant) {
         match message {
             // A snapshot comes with its bytes, not as a message.
             PeerMessage::Raft(Envelope { message: Message::Snapshot(_), .. }) => {}
@@ -207,7 +208,7 @@ impl Member {
                 let is_request =
                     matches!(envelope.message, Message::Propose(..) | Message::Read(_));
                 if is_request && self.state.peers.contains_key(&envelope.from) {
-                    self.state.commit_notices.on_request(envelope.from, Instant::now());
+                    self.state.commit_notices.on_request(envelope.from, now);
                 }
                 if let Some(other) = self.state.forwarded.keep(envelope) {
                     self.receive(other);
