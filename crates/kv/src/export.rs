@@ -65,7 +65,7 @@ impl<V: RowReader> EtcdExport<V> {
                 return ControlFlow::Break(());
             }
             bytes += row.len() + 64;
-            match EtcdRowBytes::new(key, row) {
+            match EtcdRowBytes::new(key, row.to_bytes()) {
                 Some(row) => rows.push(row.into_row()),
                 None => bad = Some(key),
             }

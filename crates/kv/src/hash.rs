@@ -189,7 +189,7 @@ impl<T: Table> Kv<T> {
                 return ControlFlow::Break(());
             }
             count += 1;
-            let Some(row) = EtcdRowBytes::new(key, row) else {
+            let Some(row) = EtcdRowBytes::new(key, row.to_bytes()) else {
                 bad = Some(key);
                 return ControlFlow::Break(());
             };
@@ -238,7 +238,7 @@ impl<T: Table> Kv<T> {
         let from = RowKey::revision(Revision { main: revision, sub: 0 });
         let mut found = false;
         self.table.scan(from, RowKey::after_revision(revision), &mut |key, row| {
-            found |= EtcdRowBytes::new(key, row).is_some_and(|row| row.is_tombstone);
+            found |= EtcdRowBytes::new(key, row.to_bytes()).is_some_and(|row| row.is_tombstone);
             if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         Ok(found)

@@ -170,12 +170,12 @@ impl<T: Table> KvImport<'_, T> {
             return Err(bad(&what()));
         }
         self.last = key;
-        Ok(self.kv.table.stage(key, row)?)
+        Ok(self.kv.table.stage(key, &row)?)
     }
 
     /// Replaces the state.
     pub fn finish(self) -> Result<(), TableError> {
-        self.kv.table.stage(RowKey::META, self.state.meta_row())?;
+        self.kv.table.stage(RowKey::META, &self.state.meta_row())?;
         self.kv.table.replace_by_staged()?;
         self.kv.state = self.state.loaded();
         self.kv.compaction_hashes = CompactionHashes::default();

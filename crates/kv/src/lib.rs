@@ -126,7 +126,8 @@ pub use revision::{Revision, RowKey};
 pub use shared_lock::{ReadWhenFree, WriteGuard};
 pub use snapshot::{KvSnapshot, KvSnapshotError};
 pub use table::{
-    AnyTable, AnyView, MemoryTable, MemoryView, RedbTable, RedbView, RowReader, Table, TableError,
+    AnyTable, AnyView, MemoryTable, MemoryView, RedbTable, RedbView, RowReader, RowRef, Table,
+    TableError,
 };
 pub use version::{CommandDecodeError, NewerVersion, VERSION_MAX, VERSION_MIN};
 pub use watch::{

@@ -63,6 +63,11 @@ impl RowKey {
         Self(self.0 + 1)
     }
 
+    /// Rows of one kind lie together.
+    pub(crate) fn is_of_same_kind(self, other: Self) -> bool {
+        (self.0 ^ other.0) >> 120 == 0
+    }
+
     pub(crate) fn kind(self) -> RowKind {
         match self.0 >> 120 {
             0 => match (self.main(), self.0 as u32) {
@@ -200,6 +205,6 @@ pub(crate) fn key_of_tombstone(row: &Bytes) -> Bytes {
 }
 
 /// The bytes that a row counts towards the quota, the same for every table.
-pub(crate) fn row_bytes(row: &Bytes) -> u32 {
+pub(crate) fn row_bytes(row: &[u8]) -> u32 {
     16 + row.len() as u32
 }

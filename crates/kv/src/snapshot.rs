@@ -117,8 +117,7 @@ impl<T: Table> Kv<T> {
         match decoder.decode(chunk) {
             Some(DecodedChunk::Rows(rows)) => {
                 for (key, row) in rows {
-                    // Copied, so that the row does not keep the whole chunk in memory.
-                    self.table.stage(key, Bytes::copy_from_slice(&row))?;
+                    self.table.stage(key, &row)?;
                 }
                 Ok(false)
             }
@@ -294,6 +293,7 @@ impl SnapshotDecoder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table::RowRef;
 
     /// A table whose second half cannot be read.
     struct DamagedRows;
@@ -307,9 +307,9 @@ mod tests {
             &self,
             from: RowKey,
             _: RowKey,
-            visit: &mut dyn FnMut(RowKey, Bytes) -> ControlFlow<()>,
+            visit: &mut dyn FnMut(RowKey, RowRef<'_>) -> ControlFlow<()>,
         ) -> Result<(), TableError> {
-            let _ = visit(from, Bytes::from_static(b"row"));
+            let _ = visit(from, RowRef::from(&b"row"[..]));
             Err(TableError::Disk(std::io::Error::other("input/output error")))
         }
     }

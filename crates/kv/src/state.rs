@@ -86,7 +86,7 @@ impl KvState {
 
     /// Loads one row. Rows must come in key order: the meta row first, leases before the
     /// keys attached to them. `None` if the row is invalid.
-    pub(crate) fn load_row(&mut self, key: RowKey, row: &Bytes) -> Option<()> {
+    pub(crate) fn load_row(&mut self, key: RowKey, row: &[u8]) -> Option<()> {
         // The state keeps parts of rows, and a row may be a part of something large.
         let copy = || Bytes::copy_from_slice(row);
         match key.kind() {
@@ -114,7 +114,7 @@ impl KvState {
         self
     }
 
-    fn load_revision(&mut self, at: Revision, row: &Bytes) -> Option<()> {
+    fn load_revision(&mut self, at: Revision, row: &[u8]) -> Option<()> {
         let row_bytes = row_bytes(row);
         self.row_bytes += u64::from(row_bytes);
         if at.main > self.revision {

@@ -411,13 +411,17 @@ impl<T: Table> Kv<T> {
     ) -> Result<(), TableError> {
         let mut bad = None;
         let start = RowKey::revision(Revision { main: from, sub: 0 });
-        self.table.scan(start, RowKey::END, &mut |key, row| match event_of(key, row) {
-            Some(event) => visit(event),
-            None => {
-                bad = Some(key);
-                ControlFlow::Break(())
-            }
-        })?;
+        self.table.scan(
+            start,
+            RowKey::END,
+            &mut |key, row| match event_of(key, row.to_bytes()) {
+                Some(event) => visit(event),
+                None => {
+                    bad = Some(key);
+                    ControlFlow::Break(())
+                }
+            },
+        )?;
         bad.map_or(Ok(()), |key| Err(TableError::BadRow(key)))
     }
 }

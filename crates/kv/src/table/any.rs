@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
-use super::{MemoryTable, MemoryView, RedbTable, RedbView, RowReader, Table, TableError};
+use super::{MemoryTable, MemoryView, RedbTable, RedbView, RowReader, RowRef, Table, TableError};
 use crate::machine::ProgressFn;
 use crate::revision::RowKey;
 
@@ -57,7 +57,7 @@ impl RowReader for AnyTable {
         &self,
         from: RowKey,
         to: RowKey,
-        visit: &mut dyn FnMut(RowKey, Bytes) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(RowKey, RowRef<'_>) -> ControlFlow<()>,
     ) -> Result<(), TableError> {
         either!(self, table => table.scan(from, to, visit))
     }
@@ -72,7 +72,7 @@ impl RowReader for AnyView {
         &self,
         from: RowKey,
         to: RowKey,
-        visit: &mut dyn FnMut(RowKey, Bytes) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(RowKey, RowRef<'_>) -> ControlFlow<()>,
     ) -> Result<(), TableError> {
         either!(self, view => view.scan(from, to, visit))
     }
@@ -115,7 +115,7 @@ impl Table for AnyTable {
         }
     }
 
-    fn stage(&mut self, key: RowKey, row: Bytes) -> Result<(), TableError> {
+    fn stage(&mut self, key: RowKey, row: &[u8]) -> Result<(), TableError> {
         either!(self, table => table.stage(key, row))
     }
 

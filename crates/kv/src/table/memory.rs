@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{RowReader, Table, TableError};
+use super::row_block::{BLOCK_BYTES_MAX, BLOCK_ROWS_MAX, RowBlock, RowTooLarge};
+use super::{RowReader, RowRef, Table, TableError};
 use crate::revision::RowKey;
 
 /// A [`Table`] in memory. It loses all rows with the process.
@@ -23,92 +24,73 @@ pub struct MemoryTable {
 #[derive(Clone, Debug)]
 pub struct MemoryView(Blocks);
 
-/// Sorted rows in sorted blocks. The key of a block is not above its first row.
+/// Sorted rows in sorted blocks. The key of a block is not above its first row, and all rows of a
+/// block are of one kind: rows of revisions never change, so their blocks stay full.
 #[derive(Clone, Debug, Default)]
-struct Blocks(BTreeMap<RowKey, Arc<Block>>);
+struct Blocks(BTreeMap<RowKey, Arc<RowBlock>>);
 
-type Block = Vec<(RowKey, Bytes)>;
-
-const BLOCK_ROWS_MAX: usize = 128;
-/// A block with at most this many rows is merged with a neighbour ...
-const BLOCK_ROWS_FEW: usize = 32;
-/// ... if both together have at most this many rows, so that the result can grow before it
-/// is split.
-const BLOCK_ROWS_MERGED_MAX: usize = 64;
+/// A block with at most this many rows ...
+const BLOCK_ROWS_FEW: usize = BLOCK_ROWS_MAX / 4;
+/// ... and bytes is merged with a neighbour, if the result has room to grow before it is split.
+const BLOCK_BYTES_FEW: usize = BLOCK_BYTES_MAX / 4;
 
 impl Blocks {
-    fn get(&self, key: RowKey) -> Option<&Bytes> {
+    fn get(&self, key: RowKey) -> Option<RowRef<'_>> {
         let (first, block) = self.0.range(..=key).next_back()?;
         // Most revisions have one row: then the position follows from the revision.
-        let guess = block.get(((key.0 - first.0) >> 32) as usize);
-        if let Some((_, row)) = guess.filter(|(found, _)| *found == key) {
-            return Some(row);
-        }
-        let position = block.binary_search_by_key(&key, |(key, _)| *key).ok()?;
-        block.get(position).map(|(_, row)| row)
+        block.get(key, ((key.0 - first.0) >> 32) as usize)
     }
 
-    fn put(&mut self, key: RowKey, row: Bytes) {
+    fn put(&mut self, key: RowKey, row: &[u8]) -> Result<(), TableError> {
         // Most writes come after all others: no search.
-        if let Some(mut last) = self.0.last_entry()
-            && *last.key() <= key
-            && last.get().len() < BLOCK_ROWS_MAX
-            && last.get().last().is_none_or(|(last, _)| *last < key)
+        let last = self.0.last_entry().filter(|last| last.get().last_key() < Some(key));
+        if let Some(mut last) = last
+            && last.key().is_of_same_kind(key)
         {
-            Arc::make_mut(last.get_mut()).push((key, row));
-            return;
-        }
-        let Some((_, block)) = self.0.range_mut(..=key).next_back() else {
-            self.put_first(key, row);
-            return;
-        };
-        let block = Arc::make_mut(block);
-        let appends = block.last().is_none_or(|(last, _)| *last < key);
-        if appends && block.len() < BLOCK_ROWS_MAX {
-            block.push((key, row));
-            return;
-        }
-        match block.binary_search_by_key(&key, |(key, _)| *key) {
-            Ok(position) => block[position].1 = row,
-            // Appending leaves full blocks behind; splitting would leave half-full ones.
-            Err(position) if position == block.len() => {
-                self.0.insert(key, new_block(key, row));
+            if last.get().has_room(row.len()) {
+                return put_row(Arc::make_mut(last.get_mut()), key, row);
             }
-            Err(position) => {
-                block.insert(position, (key, row));
-                if block.len() > BLOCK_ROWS_MAX {
-                    let upper = block.split_off(block.len() / 2);
-                    let first = upper[0].0;
+            // Appending leaves full blocks behind; splitting would leave half-full ones.
+            let full = Arc::make_mut(last.get_mut());
+            full.close();
+            let mut next = full.next(row.len());
+            put_row(&mut next, key, row)?;
+            self.0.insert(key, Arc::new(next));
+            return Ok(());
+        }
+        match self.0.range_mut(..=key).next_back() {
+            Some((first, block)) if first.is_of_same_kind(key) => {
+                let block = Arc::make_mut(block);
+                let has_room = block.has_room(row.len());
+                put_row(block, key, row)?;
+                if !has_room && let Some((first, upper)) = block.split() {
                     self.0.insert(first, Arc::new(upper));
                 }
             }
+            _ => self.put_first(key, row)?,
         }
+        Ok(())
     }
 
-    /// Puts a row before all blocks: into the first block, under a new block key.
-    fn put_first(&mut self, key: RowKey, row: Bytes) {
-        let block = match self.0.pop_first() {
-            Some((_, mut block)) if block.len() < BLOCK_ROWS_MAX => {
-                Arc::make_mut(&mut block).insert(0, (key, row));
-                block
-            }
-            Some((first, block)) => {
-                self.0.insert(first, block);
-                new_block(key, row)
-            }
-            None => new_block(key, row),
-        };
+    /// Puts a row before all rows of its kind: into their first block, under a new block key.
+    fn put_first(&mut self, key: RowKey, row: &[u8]) -> Result<(), TableError> {
+        let after = self.0.range(key..).next();
+        let joined = after
+            .filter(|(first, block)| first.is_of_same_kind(key) && block.has_room(row.len()))
+            .map(|(first, _)| *first);
+        let mut block = joined.and_then(|first| self.0.remove(&first)).unwrap_or_default();
+        put_row(Arc::make_mut(&mut block), key, row)?;
         self.0.insert(key, block);
+        Ok(())
     }
 
     fn remove(&mut self, key: RowKey) {
         let Some((first, block)) = self.0.range_mut(..=key).next_back() else { return };
-        let Ok(position) = block.binary_search_by_key(&key, |(key, _)| *key) else { return };
         let (first, block) = (*first, Arc::make_mut(block));
-        block.remove(position);
-        if block.is_empty() {
+        block.remove(key);
+        if block.len() == 0 {
             self.0.remove(&first);
-        } else if block.len() <= BLOCK_ROWS_FEW {
+        } else if is_small(block) {
             self.merge_with_neighbours(first);
         }
     }
@@ -128,15 +110,13 @@ impl Blocks {
 
     /// Moves the rows of a block to the end of the block before it, if both are small.
     fn merge(&mut self, first: RowKey, next: RowKey) {
-        let rows = |key| self.0.get(&key).map_or(0, |block| block.len());
-        if rows(first) + rows(next) > BLOCK_ROWS_MERGED_MAX {
+        let is_small = |key| self.0.get(&key).is_some_and(|block| is_small(block));
+        if !first.is_of_same_kind(next) || !is_small(first) || !is_small(next) {
             return;
         }
         let moved = self.0.remove(&next).unwrap_or_default();
         if let Some(block) = self.0.get_mut(&first) {
-            let block = Arc::make_mut(block);
-            block.shrink_to(BLOCK_ROWS_MERGED_MAX);
-            block.extend(moved.iter().cloned());
+            Arc::make_mut(block).add_all(&moved);
         }
     }
 
@@ -144,13 +124,12 @@ impl Blocks {
         &self,
         from: RowKey,
         to: RowKey,
-        visit: &mut dyn FnMut(RowKey, Bytes) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(RowKey, RowRef<'_>) -> ControlFlow<()>,
     ) {
         let first = self.0.range(..=from).next_back().map_or(from, |(first, _)| *first);
         for block in self.0.range(first..).map(|(_, block)| block) {
-            let start = block.partition_point(|(key, _)| *key < from);
-            for (key, row) in &block[start..] {
-                if *key >= to || visit(*key, row.clone()).is_break() {
+            for (key, row) in block.rows_from(from) {
+                if key >= to || visit(key, row).is_break() {
                     return;
                 }
             }
@@ -158,22 +137,24 @@ impl Blocks {
     }
 }
 
-fn new_block(key: RowKey, row: Bytes) -> Arc<Block> {
-    let mut block = Vec::with_capacity(BLOCK_ROWS_MAX);
-    block.push((key, row));
-    Arc::new(block)
+fn put_row(block: &mut RowBlock, key: RowKey, row: &[u8]) -> Result<(), TableError> {
+    block.put(key, row).map_err(|RowTooLarge| TableError::BadRow(key))
+}
+
+fn is_small(block: &RowBlock) -> bool {
+    block.len() <= BLOCK_ROWS_FEW && block.row_bytes() <= BLOCK_BYTES_FEW
 }
 
 impl RowReader for MemoryTable {
     fn get(&self, key: RowKey) -> Result<Option<Bytes>, TableError> {
-        Ok(self.rows.get(key).cloned())
+        Ok(self.rows.get(key).map(|row| row.to_bytes()))
     }
 
     fn scan(
         &self,
         from: RowKey,
         to: RowKey,
-        visit: &mut dyn FnMut(RowKey, Bytes) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(RowKey, RowRef<'_>) -> ControlFlow<()>,
     ) -> Result<(), TableError> {
         self.rows.scan(from, to, visit);
         Ok(())
@@ -182,14 +163,14 @@ impl RowReader for MemoryTable {
 
 impl RowReader for MemoryView {
     fn get(&self, key: RowKey) -> Result<Option<Bytes>, TableError> {
-        Ok(self.0.get(key).cloned())
+        Ok(self.0.get(key).map(|row| row.to_bytes()))
     }
 
     fn scan(
         &self,
         from: RowKey,
         to: RowKey,
-        visit: &mut dyn FnMut(RowKey, Bytes) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(RowKey, RowRef<'_>) -> ControlFlow<()>,
     ) -> Result<(), TableError> {
         self.0.scan(from, to, visit);
         Ok(())
@@ -206,8 +187,7 @@ impl Table for MemoryTable {
     }
 
     fn put(&mut self, key: RowKey, row: Bytes) -> Result<(), TableError> {
-        self.rows.put(key, row);
-        Ok(())
+        self.rows.put(key, &row)
     }
 
     fn remove(&mut self, key: RowKey) -> Result<(), TableError> {
@@ -227,9 +207,8 @@ impl Table for MemoryTable {
         Some(Self::default)
     }
 
-    fn stage(&mut self, key: RowKey, row: Bytes) -> Result<(), TableError> {
-        self.staged.put(key, row);
-        Ok(())
+    fn stage(&mut self, key: RowKey, row: &[u8]) -> Result<(), TableError> {
+        self.staged.put(key, row)
     }
 
     fn replace_by_staged(&mut self) -> Result<(), TableError> {
@@ -255,22 +234,75 @@ impl Table for MemoryTable {
 mod tests {
     use super::*;
 
+    fn revision(number: u128) -> RowKey {
+        RowKey(number << 32)
+    }
+
+    /// The rows and bytes that all blocks have memory for.
+    fn capacity(table: &MemoryTable) -> (usize, usize) {
+        let blocks = table.rows.0.values().map(|block| block.capacity());
+        blocks.fold((0, 0), |(rows, bytes), block| (rows + block.0, bytes + block.1))
+    }
+
     #[test]
-    fn small_blocks_are_merged() {
+    fn rows_that_are_appended_take_little_more_than_their_bytes() {
         let mut table = MemoryTable::default();
-        let revision = |number: u128| RowKey(number << 32);
+        for number in 0..10_000 {
+            table.put(revision(number), vec![7; 300].into()).unwrap();
+        }
+        let (rows, bytes) = capacity(&table);
+        assert!(rows < 10_500, "{rows}");
+        assert!(bytes < 10_300 * 300, "{bytes}");
+    }
+
+    #[test]
+    fn small_blocks_are_merged_and_removed_rows_freed() {
+        let mut table = MemoryTable::default();
         for number in 0..100_000 {
-            table.put(revision(number), Bytes::new()).unwrap();
+            table.put(revision(number), vec![7; 300].into()).unwrap();
         }
         for number in (0..100_000).filter(|number| number % 100 != 0) {
             table.remove(revision(number)).unwrap();
         }
-        let capacity: usize = table.rows.0.values().map(|block| block.capacity()).sum();
-        assert!(capacity <= 8 * 1_000, "capacity for {capacity} rows is kept for 1000");
+        let (rows, bytes) = capacity(&table);
+        assert!(rows <= 8 * 1_000, "{rows}");
+        assert!(bytes <= 3 * 1_000 * 300, "{bytes}");
+        assert!(table.rows.0.len() <= 100, "{}", table.rows.0.len());
         for number in 0..100_000 {
             let exists = table.get(revision(number)).unwrap().is_some();
             assert_eq!(exists, number % 100 == 0, "{number}");
         }
+    }
+
+    #[test]
+    fn a_row_that_is_replaced_often_takes_little_memory() {
+        let mut table = MemoryTable::default();
+        for number in 0..1_000 {
+            table.put(revision(number), vec![7; 300].into()).unwrap();
+        }
+        for number in 0..100_000u32 {
+            table.put(RowKey::META, number.to_le_bytes().to_vec().into()).unwrap();
+            table.put(revision(7), vec![number as u8; 400].into()).unwrap();
+        }
+        let (_, bytes) = capacity(&table);
+        assert!(bytes < 2 * 1_000 * 300, "{bytes}");
+        assert_eq!(table.get(revision(7)).unwrap().unwrap(), vec![99_999u32 as u8; 400]);
+    }
+
+    #[test]
+    fn a_small_row_that_was_read_does_not_keep_its_block() {
+        let mut table = MemoryTable::default();
+        for number in 0..20 {
+            let bytes = if number == 3 { 300 } else { 8_000 };
+            table.put(revision(number), vec![number as u8; bytes].into()).unwrap();
+        }
+        let block = |table: &MemoryTable| table.rows.0.values().next().unwrap().clone();
+        let block = block(&table);
+        let in_block = |key| block.get(revision(key), 0).unwrap().as_ptr();
+        let read = |key| table.get(revision(key)).unwrap().unwrap();
+        assert_eq!(read(2).as_ptr(), in_block(2), "a large row is not copied");
+        assert_ne!(read(3).as_ptr(), in_block(3));
+        assert_eq!(read(3), vec![3; 300]);
     }
 
     /// Compares with a plain map: enough rows for many blocks, in an order that covers
@@ -283,8 +315,15 @@ mod tests {
         let mut number: u128 = 1;
         for step in 0..20_000u64 {
             number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(12345);
-            let key = RowKey(number >> 40 & 0x1fff);
-            let row = Bytes::copy_from_slice(&step.to_le_bytes());
+            let key = random_key(number);
+            let bytes = match number >> 8 & 0xfff {
+                0 => 70_000,
+                large if large < 50 => 5_000,
+                small => (small & 0xff) as usize,
+            };
+            let mut row = step.to_le_bytes().to_vec();
+            row.resize(bytes, step as u8);
+            let row = Bytes::from(row);
             if number >> 20 & 3 == 0 {
                 table.remove(key).unwrap();
                 map.remove(&key);
@@ -296,26 +335,36 @@ mod tests {
                 views.push((table.view().unwrap(), map.clone()));
             }
         }
+        for (first, block) in &table.rows.0 {
+            assert!(block.rows_from(RowKey(0)).all(|(key, _)| key.is_of_same_kind(*first)));
+        }
         views.push((table.view().unwrap(), map));
         for (view, map) in views {
             let mut found = BTreeMap::new();
-            let visit = &mut |key, row| {
-                found.insert(key, row);
+            let visit = &mut |key, row: RowRef<'_>| {
+                found.insert(key, row.to_bytes());
                 ControlFlow::Continue(())
             };
             view.scan(RowKey(0), RowKey::END, visit).unwrap();
             assert_eq!(found, map);
-            for key in (0..0x2000).map(RowKey) {
+            for key in (0..0x4000).map(|number| random_key(number << 40)) {
                 assert_eq!(view.get(key).unwrap().as_ref(), map.get(&key));
             }
+            let (from, to) = (random_key(77 << 40), random_key(3_000 << 40));
             let mut from_middle = Vec::new();
-            let visit = &mut |key, _| {
+            let visit = &mut |key, _: RowRef<'_>| {
                 from_middle.push(key);
                 ControlFlow::Continue(())
             };
-            view.scan(RowKey(77), RowKey(3_000), visit).unwrap();
-            let expected: Vec<_> = map.range(RowKey(77)..RowKey(3_000)).map(|(k, _)| *k).collect();
+            view.scan(from, to, visit).unwrap();
+            let expected: Vec<_> = map.range(from..to).map(|(k, _)| *k).collect();
             assert_eq!(from_middle, expected);
         }
+    }
+
+    /// One of 8192 keys of two kinds.
+    fn random_key(number: u128) -> RowKey {
+        let kind = if number >> 52 & 1 == 0 { 0 } else { 3 << 120 };
+        RowKey(kind | number >> 40 & 0xfff)
     }
 }

@@ -7,6 +7,7 @@ mod any;
 mod memory;
 mod redb;
 mod redb_disk;
+mod row_block;
 
 use std::fmt;
 use std::io;
@@ -32,8 +33,53 @@ pub trait RowReader {
         &self,
         from: RowKey,
         to: RowKey,
-        visit: &mut dyn FnMut(RowKey, Bytes) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(RowKey, RowRef<'_>) -> ControlFlow<()>,
     ) -> Result<(), TableError>;
+}
+
+/// A row that is read in place.
+#[derive(Clone, Copy, Debug)]
+pub struct RowRef<'a> {
+    row: &'a [u8],
+    /// What the row is a part of.
+    shared: Option<&'a Bytes>,
+}
+
+/// A smaller row is copied: a part of shared memory would keep all of it.
+const SHARED_ROW_BYTES_MIN: usize = 4 << 10;
+
+impl<'a> RowRef<'a> {
+    /// A row that is all of these bytes.
+    pub(crate) fn whole(row: &'a Bytes) -> Self {
+        Self { row, shared: Some(row) }
+    }
+
+    /// `row` must be a part of `shared`.
+    pub(crate) fn part_of(shared: &'a Bytes, row: &'a [u8]) -> Self {
+        Self { row, shared: Some(shared) }
+    }
+
+    /// The row, for longer than it is in the table.
+    pub fn to_bytes(self) -> Bytes {
+        match self.shared {
+            Some(shared) if self.row.len() >= SHARED_ROW_BYTES_MIN => shared.slice_ref(self.row),
+            _ => Bytes::copy_from_slice(self.row),
+        }
+    }
+}
+
+impl<'a> From<&'a [u8]> for RowRef<'a> {
+    fn from(row: &'a [u8]) -> Self {
+        Self { row, shared: None }
+    }
+}
+
+impl std::ops::Deref for RowRef<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.row
+    }
 }
 
 /// Storage of rows. The writer sees its changes immediately. A crash leaves exactly the state
@@ -61,7 +107,7 @@ pub trait Table: RowReader {
     fn view(&self) -> Result<Self::View, TableError>;
 
     /// Stages a row of a new state. It is invisible until [`Table::replace_by_staged`].
-    fn stage(&mut self, key: RowKey, row: Bytes) -> Result<(), TableError>;
+    fn stage(&mut self, key: RowKey, row: &[u8]) -> Result<(), TableError>;
 
     /// Replaces all rows by the staged ones, atomically and durably.
     fn replace_by_staged(&mut self) -> Result<(), TableError>;

@@ -17,7 +17,7 @@ use redb::{
 };
 
 use super::redb_disk::{CommitProgress, RedbDisk};
-use super::{RowReader, Table, TableError};
+use super::{RowReader, RowRef, Table, TableError};
 use crate::machine::ProgressFn;
 use crate::revision::RowKey;
 
@@ -185,9 +185,9 @@ impl Table for RedbTable {
         Ok(RedbView { pending: self.pending.clone(), committed: Some(read(&self.database)?) })
     }
 
-    fn stage(&mut self, key: RowKey, row: Bytes) -> Result<(), TableError> {
+    fn stage(&mut self, key: RowKey, row: &[u8]) -> Result<(), TableError> {
         self.staged_bytes += row.len();
-        self.staged.push((key, row));
+        self.staged.push((key, Bytes::copy_from_slice(row)));
         if self.staged_bytes >= STAGED_BYTES_MAX {
             self.write_staged()?;
         }
@@ -240,7 +240,7 @@ impl RowReader for RedbTable {
         &self,
         from: RowKey,
         to: RowKey,
-        visit: &mut dyn FnMut(RowKey, Bytes) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(RowKey, RowRef<'_>) -> ControlFlow<()>,
     ) -> Result<(), TableError> {
         scan(&self.pending, self.committed.as_ref(), from, to, visit)
     }
@@ -255,7 +255,7 @@ impl RowReader for RedbView {
         &self,
         from: RowKey,
         to: RowKey,
-        visit: &mut dyn FnMut(RowKey, Bytes) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(RowKey, RowRef<'_>) -> ControlFlow<()>,
     ) -> Result<(), TableError> {
         scan(&self.pending, self.committed.as_ref(), from, to, visit)
     }
@@ -282,7 +282,7 @@ fn scan(
     committed: CommittedRef<'_>,
     from: RowKey,
     to: RowKey,
-    visit: &mut dyn FnMut(RowKey, Bytes) -> ControlFlow<()>,
+    visit: &mut dyn FnMut(RowKey, RowRef<'_>) -> ControlFlow<()>,
 ) -> Result<(), TableError> {
     if from >= to {
         return Ok(());
@@ -296,8 +296,8 @@ fn scan(
             return Ok(());
         }
         let row = match newer.next_if(|(newer, _)| **newer == key) {
-            Some((_, row)) => row.clone(),
-            None => Some(Bytes::copy_from_slice(row.value())),
+            Some((_, pending)) => pending.as_ref().map(RowRef::whole),
+            None => Some(RowRef::from(row.value())),
         };
         if let Some(row) = row
             && visit(key, row).is_break()
@@ -313,11 +313,11 @@ fn scan(
 fn visit_before<'a>(
     rows: &mut Peekable<impl Iterator<Item = (&'a RowKey, &'a Option<Bytes>)>>,
     end: RowKey,
-    visit: &mut dyn FnMut(RowKey, Bytes) -> ControlFlow<()>,
+    visit: &mut dyn FnMut(RowKey, RowRef<'_>) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
     while let Some((key, row)) = rows.next_if(|(key, _)| **key < end) {
         if let Some(row) = row {
-            visit(*key, row.clone())?;
+            visit(*key, RowRef::whole(row))?;
         }
     }
     ControlFlow::Continue(())
