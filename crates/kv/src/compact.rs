@@ -88,7 +88,7 @@ impl<T: Table> Kv<T> {
         let compact = self.state.compact_revision;
         let (removed, next) = self.state.index.compact(&from, compact, work_max);
         for version in removed {
-            self.remove_row(RowKey::revision(version.at), version.row_bytes)?;
+            self.remove_row(RowKey::revision(version.at()), version.row_bytes)?;
         }
         let again = next.is_none() && std::mem::take(&mut self.state.compacts_again);
         self.state.compacting_from = if again { Some(Box::default()) } else { next };

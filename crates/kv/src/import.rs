@@ -147,7 +147,7 @@ impl<T: Table> KvImport<'_, T> {
 
     /// Adds a deletion of a key.
     pub fn delete(&mut self, at: Revision, key: &[u8]) -> Result<(), KvImportError> {
-        self.add_revision(at, tombstone_row(key))
+        self.add_revision(at, tombstone_row(key.into()))
     }
 
     /// Raises the revision, where it wrote nothing that is still there.

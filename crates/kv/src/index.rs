@@ -9,6 +9,7 @@ use bytes::Bytes;
 
 use crate::command::KeyRange;
 use crate::key_blocks::{AfterVisit, KeyBlocks};
+use crate::packed_keys::KeyRef;
 use crate::revision::Revision;
 
 #[derive(Clone, Debug, Default)]
@@ -22,16 +23,24 @@ pub(crate) struct KeyIndex {
 pub(crate) struct KeyHistory {
     /// Inline, because most reads need only this version.
     newest: KeyVersion,
+    /// What most keys do not have.
+    rest: Option<Box<RestOfHistory>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct RestOfHistory {
     /// Oldest first.
     older: Vec<KeyVersion>,
-    /// The lease of the newest version.
+    /// The lease of the newest version; 0 for none.
     lease: i64,
 }
 
 /// One write of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyVersion {
-    pub(crate) at: Revision,
+    // The parts of a `Revision`, which would be padded.
+    main: i64,
+    sub: u32,
     /// How many bytes its row counts towards the quota.
     pub(crate) row_bytes: u32,
     pub(crate) created: i64,
@@ -40,6 +49,18 @@ pub(crate) struct KeyVersion {
 }
 
 impl KeyVersion {
+    pub(crate) fn put(at: Revision, row_bytes: u32, created: i64, version: i64) -> Self {
+        Self { main: at.main, sub: at.sub, row_bytes, created, version }
+    }
+
+    pub(crate) fn tombstone(at: Revision, row_bytes: u32) -> Self {
+        Self::put(at, row_bytes, 0, 0)
+    }
+
+    pub(crate) fn at(&self) -> Revision {
+        Revision { main: self.main, sub: self.sub }
+    }
+
     pub(crate) fn is_tombstone(&self) -> bool {
         self.version == 0
     }
@@ -54,7 +75,35 @@ pub(crate) struct CurrentVersion {
 
 impl KeyHistory {
     pub(crate) fn new(newest: KeyVersion, lease: i64) -> Self {
-        Self { newest, older: Vec::new(), lease }
+        let mut history = Self { newest, rest: None };
+        history.set_lease(lease);
+        history
+    }
+
+    fn older(&self) -> &[KeyVersion] {
+        self.rest.as_ref().map_or(&[], |rest| &rest.older)
+    }
+
+    fn lease(&self) -> i64 {
+        self.rest.as_ref().map_or(0, |rest| rest.lease)
+    }
+
+    fn set_lease(&mut self, lease: i64) {
+        match &mut self.rest {
+            Some(rest) => rest.lease = lease,
+            None if lease == 0 => {}
+            None => self.rest = Some(Box::new(RestOfHistory { older: Vec::new(), lease })),
+        }
+    }
+
+    /// Moves this many of the oldest versions, but not the newest, to `removed`.
+    fn remove_oldest(&mut self, count: usize, removed: &mut Vec<KeyVersion>) {
+        let Some(rest) = &mut self.rest else { return };
+        removed.extend(rest.older.drain(..count.min(rest.older.len())));
+        rest.older.shrink_to_fit();
+        if rest.older.is_empty() && rest.lease == 0 {
+            self.rest = None;
+        }
     }
 
     pub(crate) fn newest(&self) -> KeyVersion {
@@ -62,13 +111,20 @@ impl KeyHistory {
     }
 
     pub(crate) fn push(&mut self, version: KeyVersion, lease: i64) {
-        self.older.push(std::mem::replace(&mut self.newest, version));
-        self.lease = lease;
+        let older = std::mem::replace(&mut self.newest, version);
+        let rest = self.rest.get_or_insert_default();
+        if rest.older.is_empty() {
+            // Most keys are compacted before they are written again.
+            rest.older.reserve_exact(1);
+        }
+        rest.older.push(older);
+        rest.lease = lease;
     }
 
     pub(crate) fn current(&self) -> Option<CurrentVersion> {
-        let Self { newest, lease, .. } = *self;
-        (!newest.is_tombstone()).then_some(CurrentVersion { version: newest, lease })
+        let Self { newest, .. } = *self;
+        let current = || CurrentVersion { version: newest, lease: self.lease() };
+        (!newest.is_tombstone()).then(current)
     }
 
     /// The version that a read at a revision sees.
@@ -78,18 +134,19 @@ impl KeyHistory {
 
     /// The newest write at or before a revision, tombstones included.
     fn newest_at(&self, main: i64) -> Option<KeyVersion> {
-        if self.newest.at.main <= main {
+        if self.newest.main <= main {
             return Some(self.newest);
         }
-        let after = self.older.partition_point(|version| version.at.main <= main);
-        after.checked_sub(1).and_then(|position| self.older.get(position)).copied()
+        let older = self.older();
+        let after = older.partition_point(|version| version.main <= main);
+        after.checked_sub(1).and_then(|position| older.get(position)).copied()
     }
 
     /// How many of the oldest versions cannot be read at revision `compact` or later.
     fn superseded(&self, compact: i64) -> usize {
         let Some(seen) = self.newest_at(compact) else { return 0 };
-        let before = self.older.partition_point(|version| version.at < seen.at);
-        before + usize::from(seen.is_tombstone() && seen.at.main < compact)
+        let before = self.older().partition_point(|version| version.at() < seen.at());
+        before + usize::from(seen.is_tombstone() && seen.main < compact)
     }
 }
 
@@ -110,7 +167,7 @@ impl KeyIndex {
     pub(crate) fn delete_range(
         &mut self,
         keys: &KeyRange,
-        make: impl FnMut(&[u8], CurrentVersion) -> KeyVersion,
+        make: impl FnMut(KeyRef<'_>, CurrentVersion) -> KeyVersion,
     ) {
         if let Some(bounds) = keys.bounds() {
             self.keys.push_each(bounds, make);
@@ -135,13 +192,13 @@ impl KeyIndex {
         from: &[u8],
         main: i64,
         work: &mut usize,
-        mut visit: impl FnMut(&[u8], KeyVersion) -> ControlFlow<B>,
+        mut visit: impl FnMut(KeyRef<'_>, KeyVersion) -> ControlFlow<B>,
     ) -> ScanEnd<B> {
         // A range lookup searches both ends and costs twice as much as a single key.
         if keys.is_single() {
             *work = work.saturating_sub(1);
             if let Some(version) = self.at(&keys.key, main)
-                && let ControlFlow::Break(stopped) = visit(&keys.key, version)
+                && let ControlFlow::Break(stopped) = visit(KeyRef::from(&keys.key[..]), version)
             {
                 return ScanEnd::Stopped(stopped);
             }
@@ -150,7 +207,7 @@ impl KeyIndex {
         let Some((_, end)) = keys.bounds() else { return ScanEnd::Complete };
         for (key, history) in self.keys.range((Bound::Included(from), end)) {
             if *work == 0 {
-                return ScanEnd::Next(Bytes::copy_from_slice(key));
+                return ScanEnd::Next(key.to_bytes());
             }
             *work -= 1;
             if let Some(version) = history.at(main)
@@ -210,7 +267,7 @@ impl KeyIndex {
     /// version that a read at `compact` sees, and all later ones, are kept.
     pub(crate) fn outlives(&self, key: &[u8], at: Revision, compact: i64) -> bool {
         let seen = || self.keys.get(key).and_then(|history| history.newest_at(compact));
-        at.main > compact || seen().is_some_and(|seen| seen.at == at && !seen.is_tombstone())
+        at.main > compact || seen().is_some_and(|seen| seen.at() == at && !seen.is_tombstone())
     }
 
     /// Drops versions that no read at `compact` or later can see. Starts at the key `from`
@@ -230,15 +287,15 @@ impl KeyIndex {
         self.keys.visit_from(from, |key, history| {
             let work_left = work_max.saturating_sub(keys_seen + removed.len());
             if work_left == 0 {
-                next = Some(key.into());
+                next = Some(key.to_vec().into());
                 return AfterVisit::Stop;
             }
             keys_seen += 1;
             let superseded = history.superseded(compact);
-            let of_older = superseded.min(history.older.len());
-            removed.extend(history.older.drain(..of_older.min(work_left)));
+            let of_older = superseded.min(history.older().len());
+            history.remove_oldest(of_older.min(work_left), &mut removed);
             if superseded > work_left {
-                next = Some(key.into());
+                next = Some(key.to_vec().into());
                 return AfterVisit::Stop;
             }
             if superseded > of_older {
@@ -274,7 +331,7 @@ mod tests {
     use super::*;
 
     fn version(main: i64, version: i64) -> KeyVersion {
-        KeyVersion { at: Revision { main, sub: 0 }, row_bytes: 1, created: 1, version }
+        KeyVersion::put(Revision { main, sub: 0 }, 1, 1, version)
     }
 
     /// Put at 2 and 4, deleted at 6, put at 8, deleted at 10.
@@ -291,8 +348,8 @@ mod tests {
         let (_, next) = index.compact(b"", compact, 100);
         assert_eq!(next, None);
         let Some(history) = index.keys.get(b"k") else { return Vec::new() };
-        let versions = history.older.iter().chain([&history.newest]);
-        versions.map(|version| version.at.main).collect()
+        let versions = history.older().iter().chain([&history.newest]);
+        versions.map(|version| version.main).collect()
     }
 
     #[test]
@@ -317,7 +374,7 @@ mod tests {
             loop {
                 let (some, next) = index.compact(&from, 11, work_max);
                 assert!(some.len() <= work_max);
-                removed.extend(some.iter().map(|version| version.at.main));
+                removed.extend(some.iter().map(|version| version.main));
                 let Some(next) = next else { break };
                 from = next;
             }
@@ -329,7 +386,7 @@ mod tests {
     #[test]
     fn each_revision_shows_its_newest_version() {
         let index = index();
-        let seen = |main| index.at(b"k", main).map(|version| version.at.main);
+        let seen = |main| index.at(b"k", main).map(|version| version.main);
         let all: Vec<_> = (1..12).map(seen).collect();
         let expected =
             [None, Some(2), Some(2), Some(4), Some(4), None, None, Some(8), Some(8), None, None];

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use crate::index::{CurrentVersion, KeyHistory, KeyVersion};
+use crate::packed_keys::{KEYS_RESERVED, KeyRef, PackedKeys};
 use crate::small_key::SmallKey;
 
 #[derive(Clone, Debug, Default)]
@@ -22,7 +23,7 @@ pub(crate) struct KeyBlocks {
 /// Sorted keys and their histories, at the same positions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyBlock {
-    keys: Vec<SmallKey>,
+    keys: PackedKeys,
     histories: Vec<KeyHistory>,
     /// How many of the keys exist at the newest revision.
     live: usize,
@@ -41,13 +42,16 @@ pub(crate) type KeyBounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
 impl KeyBlock {
     fn position(&self, key: &[u8]) -> Result<usize, usize> {
-        self.keys.binary_search_by(|other| Borrow::<[u8]>::borrow(other).cmp(key))
+        self.keys.search(key)
     }
 
-    fn insert(&mut self, position: usize, key: SmallKey, history: KeyHistory) {
+    fn insert(&mut self, position: usize, key: &[u8], history: KeyHistory) {
         self.live += usize::from(history.current().is_some());
-        self.newest = self.newest.max(history.newest().at.main);
+        self.newest = self.newest.max(history.newest().at().main);
         self.keys.insert(position, key);
+        if self.histories.len() == self.histories.capacity() {
+            self.histories.reserve_exact(KEYS_RESERVED);
+        }
         self.histories.insert(position, history);
     }
 
@@ -60,7 +64,7 @@ impl KeyBlock {
         let history = self.histories.get_mut(position)?;
         let current = history.current();
         let version = make(current);
-        self.newest = self.newest.max(version.at.main);
+        self.newest = self.newest.max(version.at().main);
         self.live += usize::from(!version.is_tombstone());
         self.live -= usize::from(current.is_some());
         history.push(version, lease);
@@ -158,19 +162,20 @@ impl KeyBlocks {
         let history = KeyHistory::new(make(None), lease);
         let is_full = block.keys.len() >= BLOCK_KEYS_MAX;
         if !is_full {
-            block.insert(position, key.into(), history);
+            block.insert(position, key, history);
         } else if position == block.keys.len() {
             // Appending leaves full blocks behind; splitting would leave half-full ones.
             let mut next = KeyBlock::default();
-            next.insert(0, key.into(), history);
+            next.insert(0, key, history);
             self.blocks.insert(key.into(), next);
         } else {
             // Before the insertion: one key more would double the memory of the block.
             let mut upper = split(block);
-            let first = upper.keys.first().cloned().unwrap_or_else(|| key.into());
+            let first =
+                upper.keys.get(0).map_or_else(|| key.into(), |first| first.to_vec()[..].into());
             match position.checked_sub(block.keys.len()) {
-                Some(above) if above > 0 => upper.insert(above, key.into(), history),
-                _ => block.insert(position, key.into(), history),
+                Some(above) if above > 0 => upper.insert(above, key, history),
+                _ => block.insert(position, key, history),
             }
             self.blocks.insert(first, upper);
         }
@@ -190,7 +195,7 @@ impl KeyBlocks {
     pub(crate) fn range<'a>(
         &'a self,
         bounds: KeyBounds<'a>,
-    ) -> impl Iterator<Item = (&'a [u8], &'a KeyHistory)> {
+    ) -> impl Iterator<Item = (KeyRef<'a>, &'a KeyHistory)> {
         let first = match bounds.0 {
             Bound::Included(key) | Bound::Excluded(key) => key,
             Bound::Unbounded => &[],
@@ -204,9 +209,9 @@ impl KeyBlocks {
                 let positions = block.positions(bounds);
                 // An empty block is not the end: keys may follow.
                 ended = positions.end < block.keys.len();
-                let keys = block.keys.get(positions.clone()).unwrap_or_default();
+                let keys = block.keys.iter_from(positions.start);
                 let histories = block.histories.get(positions).unwrap_or_default();
-                Some(keys.iter().map(Borrow::borrow).zip(histories))
+                Some(keys.zip(histories))
             })
             .flatten()
     }
@@ -215,7 +220,7 @@ impl KeyBlocks {
     pub(crate) fn push_each(
         &mut self,
         bounds: KeyBounds<'_>,
-        mut make: impl FnMut(&[u8], CurrentVersion) -> KeyVersion,
+        mut make: impl FnMut(KeyRef<'_>, CurrentVersion) -> KeyVersion,
     ) {
         let first = match bounds.0 {
             Bound::Included(key) | Bound::Excluded(key) => key,
@@ -229,9 +234,9 @@ impl KeyBlocks {
             for position in positions {
                 let Some(history) = block.histories.get_mut(position) else { continue };
                 let Some(current) = history.current() else { continue };
-                let key = block.keys.get(position).map(Borrow::borrow).unwrap_or_default();
+                let Some(key) = block.keys.get(position) else { continue };
                 let version = make(key, current);
-                block.newest = block.newest.max(version.at.main);
+                block.newest = block.newest.max(version.at().main);
                 block.live -= usize::from(version.is_tombstone());
                 history.push(version, 0);
             }
@@ -246,7 +251,7 @@ impl KeyBlocks {
     pub(crate) fn visit_from(
         &mut self,
         from: &[u8],
-        mut visit: impl FnMut(&[u8], &mut KeyHistory) -> AfterVisit,
+        mut visit: impl FnMut(KeyRef<'_>, &mut KeyHistory) -> AfterVisit,
     ) {
         let Some((first, _)) = self.block_of(from) else { return };
         let first = first.clone();
@@ -255,7 +260,7 @@ impl KeyBlocks {
         for (name, block) in self.blocks.range_mut(first..) {
             let mut position = block.position(from).unwrap_or_else(|position| position);
             while let Some(history) = block.histories.get_mut(position) {
-                let key = block.keys.get(position).map(Borrow::borrow).unwrap_or_default();
+                let Some(key) = block.keys.get(position) else { break };
                 match visit(key, history) {
                     AfterVisit::Keep => position += 1,
                     AfterVisit::Remove => {
@@ -290,14 +295,15 @@ impl KeyBlocks {
         };
         let before_len = before.keys.len();
         let Some(block) = self.blocks.get(name) else { return };
-        if before_len + block.keys.len() > BLOCK_KEYS_MERGED_MAX && !block.keys.is_empty() {
+        if before_len + block.keys.len() > BLOCK_KEYS_MERGED_MAX && block.keys.len() > 0 {
             return;
         }
         let Some(moved) = self.blocks.remove(name) else { return };
         let before = self.block_mut(name.borrow());
         before.live += moved.live;
         before.newest = before.newest.max(moved.newest);
-        before.keys.extend(moved.keys);
+        before.keys.append(&moved.keys);
+        before.histories.reserve_exact(moved.histories.len());
         before.histories.extend(moved.histories);
     }
 }
@@ -317,6 +323,7 @@ fn split(block: &mut KeyBlock) -> KeyBlock {
         live: 0,
         newest: block.newest,
     };
+    block.histories.shrink_to(middle + KEYS_RESERVED);
     block.recount();
     upper.recount();
     upper
@@ -328,7 +335,7 @@ mod tests {
     use crate::revision::Revision;
 
     fn version(main: i64, version: i64) -> KeyVersion {
-        KeyVersion { at: Revision { main, sub: 0 }, row_bytes: 1, created: 1, version }
+        KeyVersion::put(Revision { main, sub: 0 }, 1, 1, version)
     }
 
     #[test]
@@ -340,8 +347,9 @@ mod tests {
         }
         assert_eq!(blocks.range((Bound::Unbounded, Bound::Unbounded)).count(), 10_000);
         for block in blocks.blocks.values() {
-            assert!(block.keys.capacity() <= BLOCK_KEYS_MAX);
-            assert!(block.histories.capacity() <= BLOCK_KEYS_MAX);
+            let reserved = block.keys.len() + KEYS_RESERVED;
+            assert!(block.keys.capacity().0 <= reserved);
+            assert!(block.histories.capacity() <= reserved);
         }
     }
 
@@ -369,14 +377,14 @@ mod tests {
                     if history.current().is_some() {
                         return AfterVisit::Keep;
                     }
-                    map.remove(key);
+                    map.remove(&key.to_vec());
                     AfterVisit::Remove
                 });
             }
         }
         assert_eq!(blocks.len(), map.len());
         let all = (Bound::Unbounded, Bound::Unbounded);
-        assert!(blocks.range(all).map(|(key, _)| key).eq(map.keys().map(|key| &key[..])));
+        assert!(blocks.range(all).map(|(key, _)| key.to_vec()).eq(map.keys().cloned()));
         let exists = |writes: &[(i64, bool)], main: i64| {
             writes.iter().rev().find(|(at, _)| *at <= main).is_some_and(|(_, gone)| !gone)
         };

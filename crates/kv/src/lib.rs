@@ -78,6 +78,7 @@ mod lease;
 #[cfg(feature = "machine")]
 mod lessor;
 mod machine;
+mod packed_keys;
 mod range;
 mod reply;
 mod revision;

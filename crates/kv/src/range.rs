@@ -85,7 +85,7 @@ impl<T: Table> Kv<T> {
             let at = read.at;
             let end = self.state.index.scan(&keys, &from, at, work, |key, version| {
                 if read.found.kvs.len() >= reads_max || *bytes == 0 {
-                    return ControlFlow::Break(Ok(Bytes::copy_from_slice(key)));
+                    return ControlFlow::Break(Ok(key.to_bytes()));
                 }
                 match self.read_version(version) {
                     Ok(kv) => {
@@ -175,9 +175,9 @@ impl<T: Table> Kv<T> {
 
     /// The row of a put.
     pub(crate) fn read_version(&self, version: KeyVersion) -> Result<KeyValue, TableError> {
-        let row_key = RowKey::revision(version.at);
+        let row_key = RowKey::revision(version.at());
         let row = self.table.get(row_key)?.ok_or(TableError::MissingRow(row_key))?;
-        match read_row(version.at, row) {
+        match read_row(version.at(), row) {
             Some(RowWrite::Put(kv)) => Ok(kv),
             _ => Err(TableError::BadRow(row_key)),
         }

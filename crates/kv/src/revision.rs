@@ -5,6 +5,7 @@
 
 use bytes::{Buf, BufMut, Bytes};
 
+use crate::packed_keys::KeyRef;
 use crate::reply::KeyValue;
 
 /// When a key was written. All writes of one command share `main`; `sub` numbers them.
@@ -144,10 +145,10 @@ pub(crate) fn new_put_row(
     row.into()
 }
 
-pub(crate) fn tombstone_row(key: &[u8]) -> Bytes {
+pub(crate) fn tombstone_row(key: KeyRef<'_>) -> Bytes {
     let mut row = Vec::with_capacity(1 + key.len());
     row.put_u8(TOMBSTONE);
-    row.put_slice(key);
+    key.add_to(&mut row);
     row.into()
 }
 

@@ -1,7 +1,7 @@
-//! A key of the index that stores short keys inline.
+//! A key that stores short keys inline: the name of a block of the index.
 //!
-//! A lookup compares the key with about twenty others. Inline keys lie in the nodes of the
-//! map itself, so most comparisons need no further memory access.
+//! A lookup compares the key with a dozen names. Inline names lie in the nodes of the map
+//! itself, so most comparisons need no further memory access.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;

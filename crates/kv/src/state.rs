@@ -124,7 +124,7 @@ impl KvState {
             RowHead::Put { key, lease, created, version } => (key, lease, created, version),
             RowHead::Tombstone { key } => (key, 0, 0, 0),
         };
-        let newest = KeyVersion { at, row_bytes, created, version };
+        let newest = KeyVersion::put(at, row_bytes, created, version);
         let before = self.index.put(key, lease, |_| newest);
         self.leases.attach(key, before.map_or(0, |before| before.lease), lease);
         Some(())

@@ -13,6 +13,7 @@ use crate::error::KvError;
 use crate::incremental::Compared;
 use crate::index::KeyVersion;
 use crate::machine::{CommandError, Kv};
+use crate::packed_keys::KeyRef;
 use crate::reply::{
     DeleteRangeOutcome, KeyValue, KvOutcome, PutOutcome, TxnOperationReply, TxnOutcome,
 };
@@ -104,8 +105,8 @@ impl<T: Table> Kv<T> {
         match compare.target {
             CompareTarget::Value(_) | CompareTarget::Lease(_) => self.read_version(found),
             CompareTarget::Version(_) | CompareTarget::Create(_) | CompareTarget::Mod(_) => {
-                let KeyVersion { at, created, version, .. } = found;
-                let (create_revision, mod_revision) = (created, at.main);
+                let KeyVersion { created, version, .. } = found;
+                let (create_revision, mod_revision) = (created, found.at().main);
                 Ok(KeyValue { create_revision, mod_revision, version, ..KeyValue::default() })
             }
         }
@@ -203,7 +204,7 @@ impl<T: Table> Kv<T> {
             let created = current.map_or(at.main, |current| current.version.created);
             let version = current.map_or(1, |current| current.version.version + 1);
             row = new_put_row(key, value, lease, created, version);
-            KeyVersion { at, row_bytes: row_bytes(&row), created, version }
+            KeyVersion::put(at, row_bytes(&row), created, version)
         });
         writes.add(&row, key.len() + value.len());
         self.add_row(RowKey::revision(at), row)?;
@@ -232,7 +233,7 @@ impl<T: Table> Kv<T> {
             let row = tombstone_row(key);
             let row_bytes = row_bytes(&row);
             deleted.push(DeletedKey { lease: current.lease, row });
-            KeyVersion { at, row_bytes, created: 0, version: 0 }
+            KeyVersion::tombstone(at, row_bytes)
         });
         outcome.deleted = deleted.len() as i64;
         for key in deleted {
@@ -248,8 +249,8 @@ impl<T: Table> Kv<T> {
         writes: &mut CommandWrites,
     ) -> Result<(), TableError> {
         let at = writes.next();
-        let row = tombstone_row(key);
-        let tombstone = KeyVersion { at, row_bytes: row_bytes(&row), created: 0, version: 0 };
+        let row = tombstone_row(KeyRef::from(&key[..]));
+        let tombstone = KeyVersion::tombstone(at, row_bytes(&row));
         let old = self.state.index.put(key, 0, |_| tombstone);
         let lease = old.map_or(0, |old| old.lease);
         self.write_deleted(DeletedKey { lease, row }, writes)
