@@ -44,6 +44,7 @@ use crate::error::CliError;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    disable_huge_pages();
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let result = match etcd_arguments(&arguments) {
         Some(rest) => command::server::run(rest),
@@ -59,6 +60,14 @@ fn main() -> ExitCode {
             ExitCode::from(error.exit_code())
         }
     }
+}
+
+/// The allocator asks for huge pages. One that is used for a few kilobytes takes 2 MiB, and clearing
+/// it stops the thread that touches it first.
+fn disable_huge_pages() {
+    #[cfg(target_os = "linux")]
+    // Without it the program needs more memory, and works.
+    let _ = rustix::thread::disable_transparent_huge_pages(true);
 }
 
 /// Prints help, and errors for people, as clap does.

@@ -209,3 +209,18 @@ fn names(members: &[&TestServer]) -> Vec<String> {
     names.sort();
     names
 }
+
+/// A huge page that is used for a few kilobytes takes 2 MiB.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_server_takes_no_huge_pages() {
+    let directory = TestDirectory::new("operators-huge-pages");
+    let [server] = TestServer::all(&directory, ["a"]);
+    let process = server.start_new(&[&server]);
+    server.wait_serving();
+    let status = fs::read_to_string(format!("/proc/{}/status", process.0.id())).unwrap();
+    match status.lines().find_map(|line| line.strip_prefix("THP_enabled:")) {
+        Some(enabled) => assert_eq!(enabled.trim(), "0"),
+        None => println!("a_server_takes_no_huge_pages is skipped: the kernel does not tell"),
+    }
+}
