@@ -16,7 +16,7 @@
 //!
 //! The sources are the files in `proto/`. The generated code is checked in, so that a build
 //! needs no protobuf compiler. After a change in `proto/` run `cargo run -p xtask -- proto`.
-//! The only hand-written code is the `Debug` of messages with secrets. There are no feature flags.
+//! The only hand-written code is the `Debug` of messages with secrets and the size of buffers. There are no feature flags.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -56,6 +56,7 @@ pub mod v3electionpb {
     include!("generated/v3electionpb.rs");
 }
 
+mod codec;
 mod redacted;
 
 /// gRPC's own services.

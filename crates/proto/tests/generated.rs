@@ -51,6 +51,7 @@ fn generate() -> GeneratedFiles {
     tonic_prost_build::configure()
         .out_dir(&folder)
         .build_transport(false)
+        .codec_path("crate::codec::MessageCodec")
         .emit_rerun_if_changed(false)
         .bytes(".")
         .btree_map(".")

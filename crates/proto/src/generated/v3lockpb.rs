@@ -118,7 +118,7 @@ pub mod lock_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::MessageCodec::default();
             let path = http::uri::PathAndQuery::from_static("/v3lockpb.Lock/Lock");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("v3lockpb.Lock", "Lock"));
@@ -136,7 +136,7 @@ pub mod lock_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::MessageCodec::default();
             let path = http::uri::PathAndQuery::from_static("/v3lockpb.Lock/Unlock");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("v3lockpb.Lock", "Unlock"));
@@ -271,7 +271,7 @@ pub mod lock_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = LockSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::MessageCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -314,7 +314,7 @@ pub mod lock_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = UnlockSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::MessageCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
