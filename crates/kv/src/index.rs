@@ -98,7 +98,7 @@ impl KeyHistory {
 
     /// Moves this many of the oldest versions, but not the newest, to `removed`.
     fn remove_oldest(&mut self, count: usize, removed: &mut Vec<KeyVersion>) {
-        let Some(rest) = &mut self.rest else { return };
+        let Some(rest) = self.rest.as_mut().filter(|_| count > 0) else { return };
         removed.extend(rest.older.drain(..count.min(rest.older.len())));
         rest.older.shrink_to_fit();
         if rest.older.is_empty() && rest.lease == 0 {

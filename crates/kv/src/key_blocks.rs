@@ -32,6 +32,8 @@ pub(crate) struct KeyBlock {
 }
 
 const BLOCK_KEYS_MAX: usize = 64;
+/// However few keys it has, a block is full with this many bytes of them: an insertion moves them.
+const BLOCK_BYTES_MAX: usize = 32 << 10;
 /// A block with at most this many keys is merged with the one before it ...
 const BLOCK_KEYS_FEW: usize = 16;
 /// ... if both together have at most this many.
@@ -69,6 +71,11 @@ impl KeyBlock {
         self.live -= usize::from(current.is_some());
         history.push(version, lease);
         current
+    }
+
+    fn is_full(&self) -> bool {
+        let len = self.keys.len();
+        len >= BLOCK_KEYS_MAX || len > 1 && self.keys.bytes() >= BLOCK_BYTES_MAX
     }
 
     fn recount(&mut self) {
@@ -160,8 +167,7 @@ impl KeyBlocks {
             Err(position) => position,
         };
         let history = KeyHistory::new(make(None), lease);
-        let is_full = block.keys.len() >= BLOCK_KEYS_MAX;
-        if !is_full {
+        if !block.is_full() {
             block.insert(position, key, history);
         } else if position == block.keys.len() {
             // Appending leaves full blocks behind; splitting would leave half-full ones.
@@ -290,12 +296,12 @@ impl KeyBlocks {
     /// Moves the keys of a small block to the end of the block before it.
     fn merge(&mut self, name: &SmallKey) {
         let before = (Bound::Unbounded, Bound::Excluded(name));
-        let Some((_, before)) = self.blocks.range_mut::<SmallKey, _>(before).next_back() else {
-            return;
-        };
-        let before_len = before.keys.len();
-        let Some(block) = self.blocks.get(name) else { return };
-        if before_len + block.keys.len() > BLOCK_KEYS_MERGED_MAX && block.keys.len() > 0 {
+        let before = self.blocks.range::<SmallKey, _>(before).next_back();
+        let (Some((_, before)), Some(block)) = (before, self.blocks.get(name)) else { return };
+        let (len, bytes) = (block.keys.len(), block.keys.bytes());
+        let is_too_large = before.keys.len() + len > BLOCK_KEYS_MERGED_MAX
+            || before.keys.bytes() + bytes > BLOCK_BYTES_MAX;
+        if is_too_large && len > 0 {
             return;
         }
         let Some(moved) = self.blocks.remove(name) else { return };
@@ -351,6 +357,19 @@ mod tests {
             assert!(block.keys.capacity().0 <= reserved);
             assert!(block.histories.capacity() <= reserved);
         }
+    }
+
+    #[test]
+    fn long_keys_make_small_blocks() {
+        let mut blocks = KeyBlocks::default();
+        let key = |number: u32| format!("{number:04}{}", "x".repeat(4_096)).into_bytes();
+        for number in 0_u32..200 {
+            blocks.put(&key(number.wrapping_mul(77) % 200), 0, |_| version(1, 1));
+        }
+        for block in blocks.blocks.values() {
+            assert!(block.keys.bytes() <= BLOCK_BYTES_MAX + 4_100, "{}", block.keys.bytes());
+        }
+        assert!((0..200).all(|number| blocks.get(&key(number)).is_some()));
     }
 
     /// Compares with a plain map, in an order that covers every way to add and remove keys.

@@ -67,6 +67,11 @@ impl PackedKeys {
         self.ends.len()
     }
 
+    /// The bytes of all keys, as they are stored.
+    pub(crate) fn bytes(&self) -> usize {
+        self.prefix.len() + self.suffixes.len()
+    }
+
     fn start(&self, position: usize) -> usize {
         let before = position.checked_sub(1).and_then(|before| self.ends.get(before));
         before.map_or(0, |end| *end as usize)

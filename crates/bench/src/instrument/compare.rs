@@ -80,7 +80,9 @@ pub(super) fn run(session: &Session<'_>, report: &mut Report) -> Result<(), Inst
                 session.check_time()?;
                 let (name, of) = (case.name, args.runs);
                 session.progress(format!("{name}, {}, run {} of {of}", system.name, number + 1));
-                runs[at].push(measure(session, &clusters[at], case)?);
+                let run = measure(session, &clusters[at], case)?;
+                session.progress(format!("    {}", report.line(&run)));
+                runs[at].push(run);
             }
         }
         for (system, runs) in systems.iter().zip(&runs) {

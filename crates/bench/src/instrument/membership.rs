@@ -55,7 +55,9 @@ pub(super) fn run(session: &Session<'_>, report: &mut Report) -> Result<(), Inst
             for (at, system) in systems.iter().enumerate() {
                 session.check_time()?;
                 session.progress(format!("{case}, {}, run {}", system.name, number + 1));
-                runs[at].push(measure(session, system, case)?);
+                let run = measure(session, system, case)?;
+                session.progress(format!("    {}", report.line(&run)));
+                runs[at].push(run);
             }
         }
         for (system, runs) in systems.iter().zip(&runs) {

@@ -56,6 +56,14 @@ impl Report {
         self.rows.push(ReportRow { case: case.into(), system: system.into(), values });
     }
 
+    /// One run on a line, for those who follow it.
+    pub(super) fn line(&self, run: &[Option<f64>]) -> String {
+        let columns = self.columns.iter().zip(run).filter_map(|(column, value)| {
+            value.map(|value| format!("{} {value:.*}", column.name, column.decimals))
+        });
+        columns.collect::<Vec<_>>().join(", ")
+    }
+
     pub(super) fn table(&self) -> BenchTable {
         let mut heads = vec!["case", "system"];
         heads.extend(self.columns.iter().map(|column| column.name));
@@ -161,6 +169,11 @@ mod tests {
         let table = report().table().to_string();
         assert!(table.contains("put-1  quorate   2000  2.0"), "{table}");
         assert!(table.contains("put-1  e<tcd        -  4.0"), "{table}");
+    }
+
+    #[test]
+    fn a_line_leaves_out_what_is_unknown() {
+        assert_eq!(report().line(&[None, Some(1.25)]), "CPU 1.2");
     }
 
     #[test]

@@ -42,6 +42,7 @@ pub(super) fn run(session: &Session<'_>, report: &mut Report) -> Result<(), Inst
             session.check_time()?;
             session.progress(format!("{case}, {}", system.name));
             let row = measure(session, system, case)?;
+            session.progress(format!("    {}", report.line(&row)));
             report.row(case, &system.name, &[row]);
         }
     }

@@ -63,7 +63,10 @@ impl Blocks {
                 let block = Arc::make_mut(block);
                 let has_room = block.has_room(row.len());
                 put_row(block, key, row)?;
-                if !has_room && let Some((first, upper)) = block.split() {
+                if !has_room
+                    && block.len() > 1
+                    && let Some((first, upper)) = block.split()
+                {
                     self.0.insert(first, Arc::new(upper));
                 }
             }
