@@ -149,10 +149,9 @@ impl PackedKeys {
 
     /// Stores all keys again, without this many bytes at their start.
     fn set_prefix_len(&mut self, len: usize) {
-        let mut packed = Self::default();
         let mut first = self.get(0).map(KeyRef::to_vec).unwrap_or_default();
         first.truncate(len);
-        packed.prefix = first.into();
+        let mut packed = Self { prefix: first.into(), ..Self::default() };
         packed.add_all(self, 0);
         *self = packed;
     }
@@ -174,8 +173,8 @@ impl PackedKeys {
 
     /// Moves the keys from a position on into a new list. Both get the longest possible prefix.
     pub(crate) fn split_off(&mut self, position: usize) -> Self {
-        let mut upper = Self::default();
-        upper.prefix = self.shared_prefix(position, self.len());
+        let prefix = self.shared_prefix(position, self.len());
+        let mut upper = Self { prefix, ..Self::default() };
         upper.add_all(self, position);
         self.suffixes.truncate(self.start(position));
         self.ends.truncate(position);
