@@ -3,6 +3,7 @@
 //! Kept in memory and rebuilt from the rows when a table is opened. Values stay in the
 //! table; the index holds the revisions under which they are stored.
 
+use std::collections::VecDeque;
 use std::ops::{Bound, ControlFlow};
 
 use bytes::Bytes;
@@ -29,11 +30,13 @@ pub(crate) struct KeyHistory {
 
 #[derive(Clone, Debug, Default)]
 struct RestOfHistory {
-    /// Oldest first.
-    older: Vec<KeyVersion>,
+    /// Oldest first. A queue: compaction removes the oldest ones in steps.
+    older: VecDeque<KeyVersion>,
     /// The lease of the newest version; 0 for none.
     lease: i64,
 }
+
+static NO_VERSIONS: VecDeque<KeyVersion> = VecDeque::new();
 
 /// One write of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,8 +83,8 @@ impl KeyHistory {
         history
     }
 
-    fn older(&self) -> &[KeyVersion] {
-        self.rest.as_ref().map_or(&[], |rest| &rest.older)
+    fn older(&self) -> &VecDeque<KeyVersion> {
+        self.rest.as_ref().map_or(&NO_VERSIONS, |rest| &rest.older)
     }
 
     fn lease(&self) -> i64 {
@@ -92,7 +95,7 @@ impl KeyHistory {
         match &mut self.rest {
             Some(rest) => rest.lease = lease,
             None if lease == 0 => {}
-            None => self.rest = Some(Box::new(RestOfHistory { older: Vec::new(), lease })),
+            None => self.rest = Some(Box::new(RestOfHistory { lease, ..Default::default() })),
         }
     }
 
@@ -100,8 +103,12 @@ impl KeyHistory {
     fn remove_oldest(&mut self, count: usize, removed: &mut Vec<KeyVersion>) {
         let Some(rest) = self.rest.as_mut().filter(|_| count > 0) else { return };
         removed.extend(rest.older.drain(..count.min(rest.older.len())));
-        rest.older.shrink_to_fit();
-        if rest.older.is_empty() && rest.lease == 0 {
+        // Not with every step: it copies what is left.
+        let left = rest.older.len();
+        if rest.older.capacity() > 4 * left {
+            rest.older.shrink_to(left + left / 4);
+        }
+        if left == 0 && rest.lease == 0 {
             self.rest = None;
         }
     }
@@ -117,7 +124,7 @@ impl KeyHistory {
             // Most keys are compacted before they are written again.
             rest.older.reserve_exact(1);
         }
-        rest.older.push(older);
+        rest.older.push_back(older);
         rest.lease = lease;
     }
 

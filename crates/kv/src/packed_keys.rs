@@ -62,6 +62,9 @@ impl fmt::Debug for PackedKeys {
 /// How many keys memory is reserved for at once. Doubling would leave a quarter unused.
 pub(crate) const KEYS_RESERVED: usize = 16;
 
+/// Memory of removed keys that a list keeps, in addition to as much as it uses.
+const SUFFIX_BYTES_SPARE: usize = 1 << 10;
+
 impl PackedKeys {
     pub(crate) fn len(&self) -> usize {
         self.ends.len()
@@ -138,6 +141,11 @@ impl PackedKeys {
         self.suffixes.drain(suffix);
         self.ends.remove(position);
         self.move_ends(position, -removed);
+        if self.len() == 0 {
+            *self = Self::default();
+        } else if self.suffixes.capacity() > 2 * self.suffixes.len() + SUFFIX_BYTES_SPARE {
+            self.suffixes.shrink_to_fit();
+        }
     }
 
     /// Moves the ends from this position on.
@@ -273,6 +281,17 @@ mod tests {
                 assert_eq!(keys_of(&lower), list);
             }
         }
+    }
+
+    #[test]
+    fn a_long_key_that_is_removed_frees_its_memory() {
+        let mut packed = PackedKeys::default();
+        packed.insert(0, &[b'a'; 1_000_000]);
+        packed.insert(1, b"b");
+        packed.remove(0);
+        assert!(packed.capacity().1 < 2_000, "{:?}", packed.capacity());
+        packed.remove(0);
+        assert_eq!(packed.capacity(), (0, 0));
     }
 
     #[test]

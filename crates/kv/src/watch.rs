@@ -14,7 +14,7 @@ use bytes::Bytes;
 use crate::command::KeyRange;
 use crate::machine::Kv;
 use crate::reply::KeyValue;
-use crate::revision::{Revision, RowKey, RowKind, RowWrite, read_row};
+use crate::revision::{Revision, RowHead, RowKey, RowKind, RowWrite, read_row, read_row_head};
 use crate::table::{Table, TableError};
 use crate::watch_index::WatchIndex;
 
@@ -245,7 +245,10 @@ impl WatchHub {
         for id in self.key_index.may_watch(&event.kv.key) {
             let Some(watcher) = self.watchers.get_mut(&id) else { continue };
             // A watcher that is behind finds the event when it polls.
-            if !watcher.behind && revision >= watcher.next && watcher.request.wants(event) {
+            if !watcher.behind
+                && revision >= watcher.next
+                && watcher.request.wants(event.kind, &event.kv.key)
+            {
                 watcher.behind = true;
                 watcher.next = revision;
                 (watcher.wake)(id);
@@ -318,10 +321,13 @@ impl WatchHub {
         let newest = if from_recent {
             let from = self.recent.partition_point(|e| e.kv.mod_revision < watcher.next);
             let mut recent = self.recent.range(from..);
-            let _ = recent.try_for_each(|event| collector.visit(event.clone()));
+            let _ = recent.try_for_each(|event| {
+                let (kind, at) = (event.kind, event.kv.mod_revision);
+                collector.visit(kind, &event.kv.key, at, || Some(event.clone()))
+            });
             self.published
         } else {
-            kv.read_history(watcher.next, &mut |event| collector.visit(event))?;
+            kv.read_history(watcher.next, &mut collector)?;
             kv.revision()
         };
         let delivered = collector.full_after.unwrap_or(newest);
@@ -373,8 +379,14 @@ impl<'a> PollCollector<'a> {
         }
     }
 
-    fn visit(&mut self, event: WatchEvent) -> ControlFlow<()> {
-        let revision = event.kv.mod_revision;
+    /// Visits the next write. `make` is called only if the watcher wants it.
+    fn visit(
+        &mut self,
+        kind: WatchEventKind,
+        key: &[u8],
+        revision: i64,
+        make: impl FnOnce() -> Option<WatchEvent>,
+    ) -> ControlFlow<()> {
         let enough = self.events.len() >= self.limits.events_max
             || self.bytes >= self.limits.bytes_max
             || self.rows >= self.limits.rows_max;
@@ -384,7 +396,9 @@ impl<'a> PollCollector<'a> {
         }
         self.last_seen = revision;
         self.rows += 1;
-        if self.request.wants(&event) {
+        if self.request.wants(kind, key)
+            && let Some(event) = make()
+        {
             self.bytes += event_bytes(&event);
             self.events.push(event);
         }
@@ -393,35 +407,40 @@ impl<'a> PollCollector<'a> {
 }
 
 impl WatchRequest {
-    fn wants(&self, event: &WatchEvent) -> bool {
-        let filtered = match event.kind {
+    fn wants(&self, kind: WatchEventKind, key: &[u8]) -> bool {
+        let filtered = match kind {
             WatchEventKind::Put => self.no_put,
             WatchEventKind::Delete => self.no_delete,
         };
-        !filtered && self.keys.contains(&event.kv.key)
+        !filtered && self.keys.contains(key)
     }
 }
 
 impl<T: Table> Kv<T> {
-    /// Visits all writes from a revision on, until `visit` breaks.
-    pub(crate) fn read_history(
-        &self,
-        from: i64,
-        visit: &mut dyn FnMut(WatchEvent) -> ControlFlow<()>,
-    ) -> Result<(), TableError> {
+    /// Collects writes from a revision on, until the collector has enough. Rows that its watcher does
+    /// not want are not copied.
+    fn read_history(&self, from: i64, collector: &mut PollCollector<'_>) -> Result<(), TableError> {
         let mut bad = None;
         let start = RowKey::revision(Revision { main: from, sub: 0 });
-        self.table.scan(
-            start,
-            RowKey::END,
-            &mut |key, row| match event_of(key, row.to_bytes()) {
-                Some(event) => visit(event),
+        self.table.scan(start, RowKey::END, &mut |row_key, row| {
+            let head = match row_key.kind() {
+                RowKind::Revision(at) => read_row_head(at, &row).map(|head| (at.main, head)),
+                _ => None,
+            };
+            let make = || event_of(row_key, row.to_bytes());
+            match head {
+                Some((at, RowHead::Put { key, .. })) => {
+                    collector.visit(WatchEventKind::Put, key, at, make)
+                }
+                Some((at, RowHead::Tombstone { key })) => {
+                    collector.visit(WatchEventKind::Delete, key, at, make)
+                }
                 None => {
-                    bad = Some(key);
+                    bad = Some(row_key);
                     ControlFlow::Break(())
                 }
-            },
-        )?;
+            }
+        })?;
         bad.map_or(Ok(()), |key| Err(TableError::BadRow(key)))
     }
 }

@@ -13,8 +13,9 @@ use tonic_prost::{ProstCodec, ProstDecoder, ProstEncoder};
 /// Encodes messages of type `E` and decodes those of type `D`.
 pub(crate) struct MessageCodec<E, D>(PhantomData<(E, D)>);
 
-/// The first size of a buffer; it grows with its messages.
-const BUFFER_BYTES: usize = 512;
+/// The first size of a buffer; it grows with its messages. A smaller one would start over with nothing
+/// after each message.
+const BUFFER_BYTES: usize = 1 << 10;
 /// A stream with many messages writes them in pieces of this size, as is tonic's default.
 const PIECE_BYTES: usize = 32 << 10;
 

@@ -300,6 +300,40 @@ async fn unread_watches_stay_within_the_budget() {
     server.stop_now().await;
 }
 
+/// Events that are a little larger than most need more of the budget than there is for all streams
+/// at once. Each stream gets them nevertheless: none waits for more memory while it holds some.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_watches_of_middle_sized_events_do_not_wait_for_each_other() {
+    const STREAMS: usize = 150;
+    const EVENTS: usize = 20;
+    let a = TestMember::new("a");
+    let server = start_small_budget(&a).await;
+    let mut client = WatchClient::new(a.channel().await).max_decoding_message_size(usize::MAX);
+    let mut reading = Vec::new();
+    for _ in 0..STREAMS {
+        let (sender, receiver) = tokio::sync::mpsc::channel(1);
+        sender.send(watch_all()).await.unwrap();
+        let requests = tokio_stream::wrappers::ReceiverStream::new(receiver);
+        let mut events = client.watch(requests).await.unwrap().into_inner();
+        assert!(events.message().await.unwrap().unwrap().created);
+        reading.push(tokio::spawn(async move {
+            let _open = sender;
+            let mut count = 0;
+            while count < EVENTS {
+                count += events.message().await.unwrap().unwrap().events.len();
+            }
+        }));
+    }
+    for number in 0..EVENTS {
+        a.put_until_done("k", &number.to_string().repeat(20 << 10)[..20 << 10]).await;
+    }
+    for stream in reading {
+        timeout(TEST_TIMEOUT, stream).await.unwrap().unwrap();
+    }
+    wait_until_free(&server).await;
+    server.stop_now().await;
+}
+
 /// Status code of HTTP, status and text of gRPC.
 async fn outcome(reply: ResponseFuture) -> (u16, String, String) {
     let reply = timeout(TEST_TIMEOUT, reply).await.unwrap().unwrap();

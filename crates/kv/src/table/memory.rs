@@ -119,7 +119,10 @@ impl Blocks {
         }
         let moved = self.0.remove(&next).unwrap_or_default();
         if let Some(block) = self.0.get_mut(&first) {
-            Arc::make_mut(block).add_all(&moved);
+            let block = Arc::make_mut(block);
+            block.add_all(&moved);
+            // A view of a full block shares its memory when the next row is removed.
+            block.close();
         }
     }
 
@@ -141,7 +144,12 @@ impl Blocks {
 }
 
 fn put_row(block: &mut RowBlock, key: RowKey, row: &[u8]) -> Result<(), TableError> {
-    block.put(key, row).map_err(|RowTooLarge| TableError::BadRow(key))
+    block.put(key, row).map_err(|RowTooLarge| TableError::BadRow(key))?;
+    // No row follows this one, so readers may share it at once.
+    if block.len() == 1 && !block.has_room(1) {
+        block.close();
+    }
+    Ok(())
 }
 
 fn is_small(block: &RowBlock) -> bool {

@@ -1,7 +1,8 @@
 //! A block of rows: their bytes in one piece of memory, and where each row is in it.
 //!
 //! A row takes its bytes and [`RowPlace`]; an allocation for each row would take more and would
-//! round the size up. The bytes of removed and replaced rows stay until they are half of the block.
+//! round the size up. The bytes of removed and replaced rows stay until they are half of the block,
+//! or until it is full.
 
 use bytes::Bytes;
 
@@ -206,12 +207,17 @@ impl RowBlock {
         let (mut lower, mut upper) = (Self::default(), Self::default());
         lower.add_rows(below, self.bytes.as_slice());
         upper.add_rows(above, self.bytes.as_slice());
+        lower.close();
+        upper.close();
         *self = lower;
         Some((first, upper))
     }
 
     /// No row is expected to be added: frees memory that was reserved for more.
     pub(super) fn close(&mut self) {
+        if self.unused > 0 {
+            self.rewrite();
+        }
         self.places.shrink_to_fit();
         let bytes = std::mem::take(self.bytes.grow());
         self.bytes = BlockBytes::Full(shrunk(bytes).into());

@@ -33,7 +33,7 @@ use crate::access::{ClientAction, ClientIdentity};
 use crate::auth::{UserIdentity, token_expired};
 use crate::context::{ServiceContext, requires_leader};
 use crate::metrics::ServiceCounters;
-use crate::response_budget::{MemoryWait, ResponseMemory};
+use crate::response_budget::{MemoryWait, ResponseMemory, SMALL_BYTES_MAX};
 use crate::response_queue::{Closed, ResponseReceiver, ResponseSender, response_queue};
 use crate::status::ServiceError;
 
@@ -281,10 +281,11 @@ impl WatchStream {
         let Some(id) = self.ids.get(&watcher).copied() else { return Ok(()) };
         let Some(watch) = self.watches.get_mut(&id) else { return Ok(()) };
         watch.queued = false;
-        // Nothing is read from the store before there is memory for it.
-        let memory = self.context.responses.reserve(POLL_BYTES_MAX, MemoryWait::UntilFree).await;
+        // Nothing is read from the store before there is memory for it. As much as a small response
+        // may need: whoever waits for more of it while he holds some would wait for others who do.
+        let memory = self.context.responses.reserve(SMALL_BYTES_MAX, MemoryWait::UntilFree).await;
         let memory = memory.map_err(|error| self.end(error))?;
-        let limits = PollLimits::default().bytes_max(POLL_BYTES_MAX as usize);
+        let limits = PollLimits::default().bytes_max(POLL_BYTES_MAX);
         let store = &self.context.store;
         let polled = {
             let kv = store.read_when_free().await;
@@ -506,10 +507,11 @@ const NO_ID: i64 = -1;
 const PROGRESS_INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// Watches of one stream.
 const WATCHES_MAX: usize = 100_000;
-/// Events of one response, in bytes. Every stream keeps buffers of this size while it is busy.
-const POLL_BYTES_MAX: u64 = 16 << 10;
+/// Events of one response, in bytes; a revision is never split. Every stream keeps buffers of this
+/// size while it is busy.
+const POLL_BYTES_MAX: usize = 16 << 10;
 /// Responses queued for a slow client. When the queue is full, the stream stops polling: events stay
-/// in the store, and the next response has all that came meanwhile.
+/// in the store, and leave together later.
 const RESPONSES_QUEUED_MAX: usize = 2;
 /// How much larger than the largest request etcd lets a message be.
 pub(crate) const OVERHEAD_BYTES: usize = 512 << 10;
