@@ -339,10 +339,10 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_name = "BYTES", default_value_t = 256,
           value_parser = clap::value_parser!(u32).range(16..=1_000_000))]
     pub(crate) value_bytes: u32,
-    /// get: read the local data of the member, which may be stale.
+    /// get, mixed: read the local data of the member, which may be stale.
     #[arg(long)]
     pub(crate) serializable: bool,
-    /// get: all keys exist already; do not write them before the measurement.
+    /// get, mixed: all keys exist already; do not write them before the measurement.
     #[arg(long)]
     pub(crate) filled: bool,
     /// watch: number of watching clients, in addition to the writing --clients.
@@ -363,6 +363,8 @@ pub(crate) enum BenchOperation {
     Get,
     /// Create a key, or read and update it if it exists.
     Txn,
+    /// One write to three reads, of keys that were written before.
+    Mixed,
     /// Write keys that other clients watch; measures the time until the event arrives.
     Watch,
 }

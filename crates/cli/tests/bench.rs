@@ -17,7 +17,7 @@ fn every_operation_is_measured() {
     let processes = start_all(&all);
     let pids: Vec<String> = processes.iter().map(|one| one.0.id().to_string()).collect();
     let pids = pids.join(",");
-    for operation in ["put", "get", "txn", "watch"] {
+    for operation in ["put", "get", "txn", "mixed", "watch"] {
         let mut arguments = vec!["bench", operation, "--pids", &pids];
         arguments.extend(SMALL);
         if operation == "watch" {

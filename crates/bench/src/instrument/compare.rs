@@ -27,7 +27,7 @@ const fn case(
     Case { name, operation, clients, more }
 }
 
-const CASES: [Case; 8] = [
+const CASES: [Case; 9] = [
     case("put-1", "put", 1, &[]),
     case("put-64", "put", 64, &[]),
     case("put-256", "put", 256, &[]),
@@ -35,6 +35,7 @@ const CASES: [Case; 8] = [
     case("get-local-256", "get", 256, &["--filled", "--serializable"]),
     case("txn-64", "txn", 64, &[]),
     case("txn-256", "txn", 256, &[]),
+    case("mixed-64", "mixed", 64, &["--filled"]),
     case("watch-64", "watch", 64, &["--watchers", "16"]),
 ];
 
@@ -51,7 +52,8 @@ const COLUMNS: &[ReportColumn] = &[
 ];
 
 pub(super) const LEGEND: &str = "\
-case         the operation and the number of clients, each with one request at a time
+case         the operation and the number of clients, each with one request at a time;
+             mixed is one put to three linearizable gets
 CPU s/100k   CPU seconds of all members for 100,000 operations
 RSS          memory of the largest member after the load
 switches/op  context switches of all members; syscalls/op needs perf

@@ -80,7 +80,8 @@ pub(crate) async fn run(number: u32, channel: ClientChannel, run: Arc<BenchRun>)
         }
         let value = value(&run, started);
         let key = key(keys.below(run.arguments.keys));
-        let reply = send(&mut kv, &run.arguments, key, value);
+        let operation = keys.operation(run.arguments.operation);
+        let reply = send(&mut kv, operation, run.arguments.serializable, key, value);
         let reply = tokio::time::timeout(run.arguments.client.command_timeout, reply).await;
         let reply =
             reply.unwrap_or_else(|_| Err(Status::new(Code::DeadlineExceeded, "request timed out")));
@@ -103,14 +104,14 @@ pub(crate) async fn run(number: u32, channel: ClientChannel, run: Arc<BenchRun>)
 
 async fn send(
     kv: &mut KvClient<ClientChannel>,
-    arguments: &BenchArguments,
+    operation: BenchOperation,
+    serializable: bool,
     key: Bytes,
     value: Bytes,
 ) -> Result<(), Status> {
-    match arguments.operation {
+    match operation {
         BenchOperation::Put | BenchOperation::Watch => kv.put(put(key, value)).await.map(|_| ()),
-        BenchOperation::Get => {
-            let serializable = arguments.serializable;
+        BenchOperation::Get | BenchOperation::Mixed => {
             let request = etcd::RangeRequest { key, serializable, ..Default::default() };
             kv.range(request).await.map(|_| ())
         }
@@ -185,12 +186,24 @@ fn value(run: &BenchRun, now: Instant) -> Bytes {
     Bytes::from(value)
 }
 
+/// Reads for each write of `mixed`.
+const MIXED_READS: u64 = 3;
+
 /// Pseudo-random key numbers, the same in every run.
 struct KeySequence(u64);
 
 impl KeySequence {
     fn new(number: u32) -> Self {
         Self(u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// What the next request does.
+    fn operation(&mut self, operation: BenchOperation) -> BenchOperation {
+        match operation {
+            BenchOperation::Mixed if self.below(MIXED_READS + 1) == 0 => BenchOperation::Put,
+            BenchOperation::Mixed => BenchOperation::Get,
+            operation => operation,
+        }
     }
 
     fn below(&mut self, end: u64) -> u64 {
@@ -218,6 +231,15 @@ mod tests {
         sum.add(&result);
         assert_eq!(sum.errors_total(), 202);
         assert_eq!(sum.errors.len(), ERROR_KINDS_MAX + 1);
+    }
+
+    #[test]
+    fn a_quarter_of_mixed_requests_writes() {
+        let mut keys = KeySequence::new(3);
+        let operations = (0..10_000).map(|_| keys.operation(BenchOperation::Mixed));
+        let writes = operations.filter(|operation| *operation == BenchOperation::Put).count();
+        assert!((2_300..2_700).contains(&writes), "{writes}");
+        assert_eq!(keys.operation(BenchOperation::Txn), BenchOperation::Txn);
     }
 
     #[test]

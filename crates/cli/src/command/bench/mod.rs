@@ -26,7 +26,8 @@ use crate::print;
 pub(crate) async fn run(arguments: BenchArguments) -> Result<(), CliError> {
     let channels = connect(&arguments).await?;
     let arguments = Arc::new(arguments);
-    if arguments.operation == BenchOperation::Get && !arguments.filled {
+    let reads = matches!(arguments.operation, BenchOperation::Get | BenchOperation::Mixed);
+    if reads && !arguments.filled {
         client::fill(&channels, &arguments).await?;
     }
     let cpu_before = cpu_time(&arguments.pids)?;

@@ -79,6 +79,7 @@ impl BenchReport {
             BenchOperation::Put => "put",
             BenchOperation::Get => "get",
             BenchOperation::Txn => "txn",
+            BenchOperation::Mixed => "mixed",
             BenchOperation::Watch => "watch",
         }
     }
