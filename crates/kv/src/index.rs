@@ -78,9 +78,8 @@ pub(crate) struct CurrentVersion {
 
 impl KeyHistory {
     pub(crate) fn new(newest: KeyVersion, lease: i64) -> Self {
-        let mut history = Self { newest, rest: None };
-        history.set_lease(lease);
-        history
+        let rest = || Box::new(RestOfHistory { lease, ..Default::default() });
+        Self { newest, rest: (lease != 0).then(rest) }
     }
 
     fn older(&self) -> &VecDeque<KeyVersion> {
@@ -89,14 +88,6 @@ impl KeyHistory {
 
     fn lease(&self) -> i64 {
         self.rest.as_ref().map_or(0, |rest| rest.lease)
-    }
-
-    fn set_lease(&mut self, lease: i64) {
-        match &mut self.rest {
-            Some(rest) => rest.lease = lease,
-            None if lease == 0 => {}
-            None => self.rest = Some(Box::new(RestOfHistory { lease, ..Default::default() })),
-        }
     }
 
     /// Moves this many of the oldest versions, but not the newest, to `removed`.
@@ -121,7 +112,7 @@ impl KeyHistory {
         let older = std::mem::replace(&mut self.newest, version);
         let rest = self.rest.get_or_insert_default();
         if rest.older.is_empty() {
-            // Most keys are compacted before they are written again.
+            // The first allocation would otherwise have room for four.
             rest.older.reserve_exact(1);
         }
         rest.older.push_back(older);

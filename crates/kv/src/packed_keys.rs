@@ -114,7 +114,6 @@ impl PackedKeys {
     /// Inserts a key at the position that [`Self::search`] returned for it.
     pub(crate) fn insert(&mut self, position: usize, key: &[u8]) {
         if self.len() == 0 {
-            self.suffixes.clear();
             self.prefix = key.into();
         }
         let common = common_prefix(&self.prefix, key);
@@ -155,7 +154,7 @@ impl PackedKeys {
         }
     }
 
-    /// Stores all keys again, without this many bytes at their start.
+    /// Stores all keys again, with a prefix of this length.
     fn set_prefix_len(&mut self, len: usize) {
         let mut first = self.get(0).map(KeyRef::to_vec).unwrap_or_default();
         first.truncate(len);
@@ -220,7 +219,7 @@ fn common_prefix(one: &[u8], other: &[u8]) -> usize {
     one.iter().zip(other).take_while(|(one, other)| one == other).count()
 }
 
-/// Reserves room for a few more keys, a quarter at most.
+/// Reserves a quarter more than is used. Doubling would leave more unused.
 fn reserve(bytes: &mut Vec<u8>, more: usize) {
     if bytes.capacity() - bytes.len() < more {
         bytes.reserve_exact(more.max(bytes.len() / 4));

@@ -307,8 +307,7 @@ mod tests {
             let bytes = if number == 3 { 300 } else { 8_000 };
             table.put(revision(number), vec![number as u8; bytes].into()).unwrap();
         }
-        let block = |table: &MemoryTable| table.rows.0.values().next().unwrap().clone();
-        let block = block(&table);
+        let block = table.rows.0.values().next().unwrap();
         let in_block = |key| block.get(revision(key), 0).unwrap().as_ptr();
         let read = |key| table.get(revision(key)).unwrap().unwrap();
         assert_eq!(read(2).as_ptr(), in_block(2), "a large row is not copied");

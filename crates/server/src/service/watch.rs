@@ -281,8 +281,8 @@ impl WatchStream {
         let Some(id) = self.ids.get(&watcher).copied() else { return Ok(()) };
         let Some(watch) = self.watches.get_mut(&id) else { return Ok(()) };
         watch.queued = false;
-        // Nothing is read from the store before there is memory for it. As much as a small response
-        // may need: whoever waits for more of it while he holds some would wait for others who do.
+        // Nothing is read from the store before there is memory for it. It reserves all that a small
+        // response may need: streams that hold some and wait for more would wait for each other.
         let memory = self.context.responses.reserve(SMALL_BYTES_MAX, MemoryWait::UntilFree).await;
         let memory = memory.map_err(|error| self.end(error))?;
         let limits = PollLimits::default().bytes_max(POLL_BYTES_MAX);
