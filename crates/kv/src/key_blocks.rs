@@ -135,15 +135,25 @@ impl KeyBlocks {
     }
 
     fn block_of(&self, key: &[u8]) -> Option<(&SmallKey, &KeyBlock)> {
-        self.blocks.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back()
+        match SmallKey::short(key) {
+            Some(key) => self.blocks.range(..=key).next_back(),
+            None => {
+                self.blocks.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back()
+            }
+        }
     }
 
     fn block_mut(&mut self, key: &[u8]) -> &mut KeyBlock {
         if self.blocks.is_empty() {
             self.blocks.insert(SmallKey::from(&[][..]), KeyBlock::default());
         }
-        let up_to_key = (Bound::Unbounded, Bound::Included(key));
-        let found = self.blocks.range_mut::<[u8], _>(up_to_key).next_back();
+        let found = match SmallKey::short(key) {
+            Some(key) => self.blocks.range_mut(..=key).next_back(),
+            None => {
+                let up_to_key = (Bound::Unbounded, Bound::Included(key));
+                self.blocks.range_mut::<[u8], _>(up_to_key).next_back()
+            }
+        };
         #[expect(clippy::expect_used, reason = "a block is under the empty key: see above")]
         let (_, block) = found.expect("no key is below the empty one");
         block

@@ -14,8 +14,25 @@ pub(crate) struct PackedKeys {
     prefix: Box<[u8]>,
     /// The rest of each key, in order.
     suffixes: Vec<u8>,
-    /// Where the rest of each key ends.
-    ends: Vec<u32>,
+    places: Vec<KeyPlace>,
+}
+
+/// Where the rest of a key is.
+#[derive(Clone, Copy)]
+struct KeyPlace {
+    /// Where it ends; it starts at the end of the key before.
+    end: u32,
+    /// Its first bytes, so that a search compares numbers next to each other.
+    head: u32,
+}
+
+/// The first bytes of a suffix in the order of the bytes. Suffixes with different heads are ordered
+/// as their heads are.
+fn head_of(suffix: &[u8]) -> u32 {
+    let mut head = [0; 4];
+    let length = suffix.len().min(head.len());
+    head[..length].copy_from_slice(&suffix[..length]);
+    u32::from_be_bytes(head)
 }
 
 /// A key in two parts.
@@ -67,7 +84,7 @@ const SUFFIX_BYTES_SPARE: usize = 1 << 10;
 
 impl PackedKeys {
     pub(crate) fn len(&self) -> usize {
-        self.ends.len()
+        self.places.len()
     }
 
     /// The bytes of all keys, as they are stored.
@@ -76,12 +93,12 @@ impl PackedKeys {
     }
 
     fn start(&self, position: usize) -> usize {
-        let before = position.checked_sub(1).and_then(|before| self.ends.get(before));
-        before.map_or(0, |end| *end as usize)
+        let before = position.checked_sub(1).and_then(|before| self.places.get(before));
+        before.map_or(0, |place| place.end as usize)
     }
 
     fn suffix(&self, position: usize) -> &[u8] {
-        let end = self.ends.get(position).map_or(0, |end| *end as usize);
+        let end = self.places.get(position).map_or(0, |place| place.end as usize);
         self.suffixes.get(self.start(position)..end).unwrap_or_default()
     }
 
@@ -99,7 +116,11 @@ impl PackedKeys {
         let Some(rest) = key.strip_prefix(&*self.prefix) else {
             return Err(if key < &*self.prefix { 0 } else { self.len() });
         };
-        let (mut low, mut high) = (0, self.len());
+        let head = head_of(rest);
+        let mut low = self.places.partition_point(|place| place.head < head);
+        // Few have the same head.
+        let same = self.places.get(low..).unwrap_or_default();
+        let mut high = low + same.partition_point(|place| place.head == head);
         while low < high {
             let middle = low + (high - low) / 2;
             match self.suffix(middle).cmp(rest) {
@@ -127,10 +148,10 @@ impl PackedKeys {
         if let Some(moved) = self.suffixes.get_mut(start..) {
             moved.rotate_right(rest.len());
         }
-        if self.ends.len() == self.ends.capacity() {
-            self.ends.reserve_exact(KEYS_RESERVED);
+        if self.places.len() == self.places.capacity() {
+            self.places.reserve_exact(KEYS_RESERVED);
         }
-        self.ends.insert(position, start as u32);
+        self.places.insert(position, KeyPlace { end: start as u32, head: head_of(rest) });
         self.move_ends(position, rest.len() as i64);
     }
 
@@ -138,7 +159,7 @@ impl PackedKeys {
         let suffix = self.start(position)..self.start(position + 1);
         let removed = suffix.len() as i64;
         self.suffixes.drain(suffix);
-        self.ends.remove(position);
+        self.places.remove(position);
         self.move_ends(position, -removed);
         if self.len() == 0 {
             *self = Self::default();
@@ -149,8 +170,8 @@ impl PackedKeys {
 
     /// Moves the ends from this position on.
     fn move_ends(&mut self, position: usize, by: i64) {
-        for end in self.ends.get_mut(position..).unwrap_or_default() {
-            *end = (i64::from(*end) + by) as u32;
+        for place in self.places.get_mut(position..).unwrap_or_default() {
+            place.end = (i64::from(place.end) + by) as u32;
         }
     }
 
@@ -168,13 +189,15 @@ impl PackedKeys {
         let own = self.prefix.len();
         let bytes = |key: KeyRef<'_>| key.len().saturating_sub(own);
         self.suffixes.reserve_exact(other.iter_from(from).map(bytes).sum());
-        self.ends.reserve_exact(other.len() - from);
+        self.places.reserve_exact(other.len() - from);
         for key in other.iter_from(from) {
             let in_prefix = key.prefix.get(own..).unwrap_or_default();
             let in_suffix = key.suffix.get(own.saturating_sub(key.prefix.len())..);
+            let start = self.suffixes.len();
             self.suffixes.extend_from_slice(in_prefix);
             self.suffixes.extend_from_slice(in_suffix.unwrap_or_default());
-            self.ends.push(self.suffixes.len() as u32);
+            let head = head_of(self.suffixes.get(start..).unwrap_or_default());
+            self.places.push(KeyPlace { end: self.suffixes.len() as u32, head });
         }
     }
 
@@ -184,7 +207,7 @@ impl PackedKeys {
         let mut upper = Self { prefix, ..Self::default() };
         upper.add_all(self, position);
         self.suffixes.truncate(self.start(position));
-        self.ends.truncate(position);
+        self.places.truncate(position);
         self.set_prefix_len(self.shared_prefix(0, position).len());
         upper
     }
@@ -211,7 +234,7 @@ impl PackedKeys {
 
     #[cfg(test)]
     pub(crate) fn capacity(&self) -> (usize, usize) {
-        (self.ends.capacity(), self.prefix.len() + self.suffixes.capacity())
+        (self.places.capacity(), self.prefix.len() + self.suffixes.capacity())
     }
 }
 
@@ -235,7 +258,7 @@ mod tests {
     }
 
     /// Compares with a plain list: insertions at every place, removals, splits and merges, with
-    /// keys that share long, short and no prefixes.
+    /// keys that share long, short and no prefixes, or start with zeros.
     #[test]
     fn behaves_as_a_sorted_list() {
         let mut number: u128 = 1;
@@ -245,10 +268,11 @@ mod tests {
             for _ in 0..60 {
                 number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(12345);
                 let name = number >> 40 & 0x3f;
-                let key = match round % 4 {
+                let key = match round % 5 {
                     0 => format!("/registry/pods/default/{name:03}"),
                     1 => format!("{name:b}"),
                     2 => "a".repeat(name as usize % 20),
+                    3 => "\0".repeat(name as usize % 9) + &"a".repeat(name as usize >> 5),
                     _ => format!("/{}/{name}", name % 3),
                 }
                 .into_bytes();

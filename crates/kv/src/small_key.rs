@@ -39,11 +39,43 @@ impl Borrow<[u8]> for SmallKey {
     }
 }
 
+impl SmallKey {
+    /// The key, if it can be stored inline.
+    pub(crate) fn short(key: &[u8]) -> Option<Self> {
+        (key.len() <= SHORT_BYTES_MAX).then(|| Self::from(key))
+    }
+}
+
+/// The order of the bytes. Zeros follow a short key, so that whole words can be compared: most names
+/// start alike, and a search compares many.
 impl Ord for SmallKey {
     #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
-        Borrow::<[u8]>::borrow(self).cmp(other.borrow())
+        let (
+            Self::Short { length, bytes },
+            Self::Short { length: other_length, bytes: other_bytes },
+        ) = (self, other)
+        else {
+            return Borrow::<[u8]>::borrow(self).cmp(other.borrow());
+        };
+        for start in WORD_STARTS {
+            let (word, other_word) = (word_at(bytes, start), word_at(other_bytes, start));
+            if word != other_word {
+                return word.cmp(&other_word);
+            }
+        }
+        length.cmp(other_length)
     }
+}
+
+/// All bytes are in one of these words; the last one overlaps the word before it.
+const WORD_STARTS: [usize; 5] = [0, 8, 16, 24, SHORT_BYTES_MAX - 8];
+
+#[inline]
+fn word_at(bytes: &[u8; SHORT_BYTES_MAX], start: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[start..start + 8]);
+    u64::from_be_bytes(word)
 }
 
 impl PartialOrd for SmallKey {
@@ -75,7 +107,23 @@ mod tests {
         let long = [b'b'; 60];
         let at_the_edge = [b'a'; SHORT_BYTES_MAX];
         let beyond = [b'a'; SHORT_BYTES_MAX + 1];
-        let keys: [&[u8]; 7] = [b"", b"a", b"a\0", &at_the_edge, &beyond, b"b", &long];
+        let zeros = [0; SHORT_BYTES_MAX];
+        let mut last_differs = at_the_edge;
+        last_differs[SHORT_BYTES_MAX - 1] = b'b';
+        let keys: [&[u8]; 12] = [
+            b"",
+            b"\0",
+            b"\0\0",
+            &zeros,
+            b"a",
+            b"a\0",
+            b"a\0\0a",
+            &at_the_edge,
+            &beyond,
+            &last_differs,
+            b"b",
+            &long,
+        ];
         for (position, one) in keys.iter().enumerate() {
             assert_eq!(Borrow::<[u8]>::borrow(&SmallKey::from(*one)), *one);
             for (other_position, other) in keys.iter().enumerate() {
