@@ -57,7 +57,7 @@ use counters::TcpCounter;
 use frame::FrameBody;
 use message::{MessageHead, UnencodableMessage, body_of, encode_entries};
 use send_queue::QueuedFrame;
-use shared::TcpShared;
+use shared::{Route, TcpShared};
 
 /// Carries messages and snapshots over TCP.
 pub struct TcpTransport {
@@ -151,9 +151,15 @@ impl Transport for TcpTransport {
 
     fn send(&self, key: MemberKey, messages: Vec<PeerMessage>) {
         let (mut bodies, now) = (SharedBodies::default(), Instant::now());
+        // Many messages in a row go to the same peer: requests that a follower forwards.
+        let mut last_route: Option<(MemberId, Route)> = None;
         for message in messages {
-            let Some(route) = self.shared.route(key, message.to()) else {
-                self.shared.no_route(key, message.to());
+            let to = message.to();
+            if last_route.as_ref().is_none_or(|(peer, _)| *peer != to) {
+                last_route = self.shared.route(key, to).map(|route| (to, route));
+            }
+            let Some((_, route)) = &last_route else {
+                self.shared.no_route(key, to);
                 continue;
             };
             match queued(route.pair, message, &mut bodies, now) {
