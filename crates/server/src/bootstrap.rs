@@ -42,10 +42,10 @@ pub(crate) async fn prepare(
         (None, ClusterState::New) => new_cluster(config, transport).await?,
         (None, ClusterState::Existing) => join_cluster(config, transport).await?,
     };
-    Ok(with_times(node, config))
+    Ok(with_settings(node, config))
 }
 
-fn with_times(mut node: NodeConfig, config: &ServerConfig) -> NodeConfig {
+fn with_settings(mut node: NodeConfig, config: &ServerConfig) -> NodeConfig {
     let ticks = |time: Duration| {
         let ticks = time.as_nanos().div_ceil(config.heartbeat_interval.as_nanos().max(1));
         u64::try_from(ticks).unwrap_or(u64::MAX)
@@ -58,8 +58,13 @@ fn with_times(mut node: NodeConfig, config: &ServerConfig) -> NodeConfig {
     node.options.request_ticks = ticks(Duration::from_secs(5) + 2 * config.election_timeout);
     node.options.snapshot_entries = config.snapshot_count;
     node.options.snapshot_bytes = config.snapshot_bytes.max(1);
+    node.raft.tail_bytes_max = TAIL_BYTES_MAX;
     node
 }
+
+/// Entries in memory for peers that lag. The rest of the log is read from the disk, where the system
+/// caches it too.
+const TAIL_BYTES_MAX: u64 = 4 << 20;
 
 /// An initial member of a new cluster.
 async fn new_cluster(
