@@ -206,6 +206,15 @@ impl Leader {
         self.voters.quorum(|slot| self.peers[slot].counted_match())
     }
 
+    /// The same if this member held its log durably up to `last`.
+    pub(crate) fn quorum_matched_with_own(&self, last: Index) -> Index {
+        let own = self.own;
+        self.voters.quorum(|slot| match own {
+            Some(own) if own == slot => last,
+            _ => self.peers[slot].counted_match(),
+        })
+    }
+
     /// A quorum has replied recently.
     pub(crate) fn quorum_active(&self) -> bool {
         self.voters.quorum(|slot| self.peers[slot].progress.active)

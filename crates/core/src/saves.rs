@@ -96,6 +96,15 @@ impl Promises {
 }
 
 impl Raft {
+    /// Whether a durable copy of the whole log on this member would advance anything by itself. For a
+    /// leader it does not while too few others have confirmed its entries.
+    /// Messages that wait for a save are not considered.
+    pub fn is_own_copy_awaited(&self) -> bool {
+        let Some(leader) = self.role.leader() else { return true };
+        let log = &self.log;
+        log.commit > log.saved() || leader.quorum_matched_with_own(log.last().index) > log.commit
+    }
+
     pub(crate) fn hard_state(&self) -> HardState {
         HardState { term: self.term, vote: self.vote, commit: self.log.commit }
     }

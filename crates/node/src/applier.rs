@@ -85,12 +85,14 @@ pub enum MachineJobDone {
 }
 
 impl MachineJobDone {
-    /// Whether a request or the membership may wait for it. Otherwise it only advances the applied
-    /// index.
+    /// Whether the driver has to know it soon, for a request or the membership. Otherwise it only
+    /// advances the applied index and ends requests of commands that ran, whose replies are here.
     pub fn is_awaited(&self) -> bool {
         match self {
             Self::Applied { outcomes, removed, versions, membership_changed, .. } => {
-                !outcomes.is_empty() || !versions.is_empty() || *removed || *membership_changed
+                let ran = |outcome: &CommandOutcome| matches!(outcome, CommandOutcome::Ran { .. });
+                let all_ran = outcomes.iter().all(|(_, outcome)| ran(outcome));
+                !all_ran || !versions.is_empty() || *removed || *membership_changed
             }
             _ => true,
         }

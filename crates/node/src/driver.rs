@@ -343,6 +343,11 @@ impl Driver {
         self.run_confirmed_reads();
     }
 
+    /// Whether messages are sent when a save is durable.
+    pub fn messages_wait_for_saves(&self) -> bool {
+        self.saving.iter().any(|save| !save.then_send.is_empty())
+    }
+
     /// The machine did a job.
     pub fn job_done(&mut self, done: MachineJobDone) {
         match done {

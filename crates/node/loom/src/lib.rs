@@ -62,7 +62,7 @@ mod tests {
     use loom::sync::atomic::{AtomicBool, Ordering};
     use loom::thread;
 
-    use super::batch_queue::BatchQueue;
+    use super::batch_queue::{BatchQueue, QuietKind, QuietKinds};
     use super::disk_use::DiskUses;
     use super::job_queue::JobQueue;
 
@@ -138,20 +138,23 @@ mod tests {
     }
 
     #[test]
-    fn a_consumer_that_waits_for_all_is_woken() {
-        loom::model(|| {
-            let queue = Arc::new(BatchQueue::new());
-            let producer = {
-                let queue = Arc::clone(&queue);
-                thread::spawn(move || queue.push_without_wake(1))
-            };
-            queue.set_waits_for_all(true);
-            block_on(queue.ready());
-            let mut batch = Vec::new();
-            queue.take_all(&mut batch);
-            assert_eq!(batch, [1]);
-            producer.join().unwrap();
-        });
+    fn a_consumer_is_woken_for_a_kind_that_it_awaits() {
+        for kind in [QuietKind::Save, QuietKind::Job] {
+            loom::model(move || {
+                let queue = Arc::new(BatchQueue::new());
+                let producer = {
+                    let queue = Arc::clone(&queue);
+                    thread::spawn(move || queue.push_quietly(1, kind))
+                };
+                let (saves, jobs) = (kind == QuietKind::Save, kind == QuietKind::Job);
+                queue.set_awaited(QuietKinds { saves, jobs });
+                block_on(queue.ready());
+                let mut batch = Vec::new();
+                queue.take_all(&mut batch);
+                assert_eq!(batch, [1]);
+                producer.join().unwrap();
+            });
+        }
     }
 
     #[test]

@@ -8,11 +8,12 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinError, spawn_blocking};
 use tracing::warn;
 
-use super::batch_queue::BatchQueue;
+use super::batch_queue::{BatchQueue, QuietKind};
 use super::disk_thread::DiskHandle;
 use super::disk_use::{DiskUse, DiskUses};
 use super::mailbox::Completion;
 use super::metrics::{Counters, NodeObserver};
+use super::pending_replies::PendingReplies;
 use super::snapshots::LoadedSlot;
 use super::status::StopReason;
 use super::storage::{SnapshotSource, StorageError};
@@ -39,6 +40,7 @@ pub(crate) struct ApplyTask<M> {
     pub(crate) writing: Arc<Semaphore>,
     pub(crate) disk_uses: DiskUses,
     pub(crate) loaded: LoadedSlot,
+    pub(crate) replies: PendingReplies,
 }
 
 impl<M: Machine + Send + 'static> ApplyTask<M> {
@@ -130,12 +132,15 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
         if done.is_empty() {
             return;
         }
-        let done = std::mem::take(done);
+        let mut done = std::mem::take(done);
+        let ready = self.replies.take_ready(&mut done);
         if done.iter().any(MachineJobDone::is_awaited) {
             self.done.push(Completion::Jobs(done));
         } else {
-            self.done.push_without_wake(Completion::Jobs(done));
+            self.done.push_quietly(Completion::Jobs(done), QuietKind::Job);
         }
+        // After the report: a caller's next request finds a member that knows it.
+        ready.send();
     }
 
     fn apply(&mut self, entries: &Entries) -> Result<MachineJobDone, MachineFailed> {

@@ -37,6 +37,12 @@ impl BatchPace {
         (self.began, self.requests) = (now, requests);
     }
 
+    /// Whether the last batch was a single request. Then it is likely that no other request comes
+    /// before its reply: the member waits for requests instead of for the end of the batch.
+    pub(crate) fn was_single(&self) -> bool {
+        self.requests <= 1
+    }
+
     /// Whether requests may be taken now.
     pub(crate) fn may_begin(&self, now: Instant, in_progress: BatchesInProgress) -> bool {
         now >= self.next_check(in_progress)

@@ -14,13 +14,43 @@ struct BatchQueueState<T> {
     items: Vec<T>,
     /// The consumer was woken, and has not taken the items yet.
     woken: bool,
-    /// It also wants to be woken for items that can wait.
-    waits_for_all: bool,
+    /// The kinds among the items that can wait.
+    queued: QuietKinds,
+    /// Those that the consumer wants to be woken for nevertheless.
+    awaited: QuietKinds,
+}
+
+/// A kind of items that can wait until the consumer is woken for another reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QuietKind {
+    Save,
+    Job,
+}
+
+/// A set of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct QuietKinds {
+    pub(crate) saves: bool,
+    pub(crate) jobs: bool,
+}
+
+impl QuietKinds {
+    fn add(&mut self, kind: QuietKind) {
+        match kind {
+            QuietKind::Save => self.saves = true,
+            QuietKind::Job => self.jobs = true,
+        }
+    }
+
+    fn overlaps(self, other: Self) -> bool {
+        self.saves && other.saves || self.jobs && other.jobs
+    }
 }
 
 impl<T> BatchQueue<T> {
     pub(crate) fn new() -> Self {
-        let state = BatchQueueState { items: Vec::new(), woken: false, waits_for_all: false };
+        let (queued, awaited) = (QuietKinds::default(), QuietKinds::default());
+        let state = BatchQueueState { items: Vec::new(), woken: false, queued, awaited };
         Self { state: Mutex::new(Some(state)), ready: Notify::new() }
     }
 
@@ -32,20 +62,20 @@ impl<T> BatchQueue<T> {
         });
     }
 
-    /// Queues an item that can wait until the consumer is woken for another reason, unless it
-    /// [waits for all](BatchQueue::set_waits_for_all).
-    pub(crate) fn push_without_wake(&self, item: T) {
+    /// Queues an item that can wait, unless the consumer [awaits](BatchQueue::set_awaited) its kind.
+    pub(crate) fn push_quietly(&self, item: T, kind: QuietKind) {
         self.change(|state| {
             state.items.push(item);
-            state.waits_for_all
+            state.queued.add(kind);
+            state.queued.overlaps(state.awaited)
         });
     }
 
-    /// Whether the consumer waits for items of every kind; it is woken if there is one.
-    pub(crate) fn set_waits_for_all(&self, waits: bool) {
+    /// From now on the consumer is woken for these kinds; also if there is one already.
+    pub(crate) fn set_awaited(&self, awaited: QuietKinds) {
         self.change(|state| {
-            state.waits_for_all = waits;
-            waits && !state.items.is_empty()
+            state.awaited = awaited;
+            state.queued.overlaps(awaited)
         });
     }
 
@@ -76,6 +106,7 @@ impl<T> BatchQueue<T> {
         if let Some(state) = lock(&self.state).as_mut() {
             std::mem::swap(&mut state.items, batch);
             state.woken = false;
+            state.queued = QuietKinds::default();
         }
     }
 

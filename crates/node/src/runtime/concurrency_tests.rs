@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::thread;
 
-use super::batch_queue::BatchQueue;
+use super::batch_queue::{BatchQueue, QuietKind, QuietKinds};
 use super::disk_use::DiskUses;
 use super::job_queue::JobQueue;
 
@@ -74,23 +74,29 @@ fn an_item_that_can_wait_does_not_wake_the_consumer() {
         let waker = std::task::Waker::noop();
         ready.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_ready()
     };
-    queue.push_without_wake(1);
+    queue.push_quietly(1, QuietKind::Job);
     assert!(!is_woken(&queue));
     queue.push(2);
     assert!(is_woken(&queue), "for the second one");
     let mut batch = Vec::new();
     queue.take_all(&mut batch);
     assert_eq!(batch, [1, 2]);
-    // A consumer that waits for all is woken for those that are there and for later ones.
-    queue.push_without_wake(3);
-    queue.set_waits_for_all(true);
+    // A consumer that awaits jobs is woken for those that are there and for later ones.
+    let jobs = QuietKinds { jobs: true, saves: false };
+    queue.push_quietly(3, QuietKind::Job);
+    queue.set_awaited(jobs);
     assert!(is_woken(&queue));
     queue.take_all(&mut batch);
-    queue.push_without_wake(4);
+    queue.push_quietly(4, QuietKind::Save);
+    assert!(!is_woken(&queue), "no save is awaited");
+    queue.set_awaited(jobs);
+    assert!(!is_woken(&queue), "no job is queued");
+    queue.push_quietly(5, QuietKind::Job);
     assert!(is_woken(&queue));
     queue.take_all(&mut batch);
-    queue.set_waits_for_all(false);
-    queue.push_without_wake(5);
+    assert_eq!(batch, [4, 5]);
+    queue.set_awaited(QuietKinds::default());
+    queue.push_quietly(6, QuietKind::Job);
     assert!(!is_woken(&queue));
 }
 

@@ -13,7 +13,7 @@ use std::time::Instant;
 use quorate_core::{EntryId, Envelope, Index, Load, Save, SaveId, SnapshotMeta};
 use tokio::sync::{oneshot, watch};
 
-use super::batch_queue::BatchQueue;
+use super::batch_queue::{BatchQueue, QuietKind};
 use super::job_queue::JobQueue;
 use super::mailbox::Completion;
 use super::metrics::{Counters, NodeObserver};
@@ -257,7 +257,7 @@ impl OpenSlot {
             self.slot.counters.count_sync(took, saves);
             self.slot.observer.on_sync(took, saves);
         }
-        self.slot.done.push(Completion::Saved(id));
+        self.slot.done.push_quietly(Completion::Saved(id), QuietKind::Save);
         Ok(())
     }
 }

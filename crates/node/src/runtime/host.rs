@@ -21,6 +21,7 @@ use super::leader_query::QUERIES_WAITING_MAX;
 use super::mailbox::{Completion, Control, Mailbox};
 use super::member::{Member, SharedState, TaskState};
 use super::node::Node;
+use super::pending_replies::PendingReplies;
 use super::raft_threads::RaftThreads;
 use super::shared_barriers::SharedBarriers;
 use super::status::{KnownMembership, StopReason};
@@ -317,6 +318,7 @@ impl Parts {
         let runs_one_machine = self.threads.are_own() && self.lifetime == HostLifetime::UntilEmpty;
         let progress = WorkProgress::default();
         applier.report_progress_to(progress.clone());
+        let replies = PendingReplies::default();
         let apply = ApplyTask {
             applier,
             jobs: Arc::clone(&jobs),
@@ -328,6 +330,7 @@ impl Parts {
             writing: Arc::new(Semaphore::new(1)),
             disk_uses: local.disk_uses.clone(),
             loaded: local.loaded.clone(),
+            replies: replies.clone(),
         };
         let counts_all = matches!(config.raft.reads, ReadMode::LeaderLease { .. });
         let member = Member {
@@ -342,7 +345,7 @@ impl Parts {
             local,
             leader_queries: queries,
             shared: Arc::clone(&shared),
-            state: TaskState::new(config.versions, self.gather.clone()),
+            state: TaskState::new(config.versions, self.gather.clone(), replies),
             progress,
             applying: self.watch_apply(key, apply, Arc::clone(&done)),
             _requests: requests.clone(),

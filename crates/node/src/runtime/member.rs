@@ -22,8 +22,8 @@ use super::apply_task::ApplyCommand;
 use super::batch_pace::BatchPace;
 use super::batch_queue::BatchQueue;
 use super::clock::Clock;
-use super::commit_notices::CommitNotices;
 use super::cpu_pressure::GatherTime;
+use super::delayed_messages::{DelayedMessages, MayWait};
 use super::disk_thread::DiskHandle;
 use super::inbox::{LocalMember, read, write};
 use super::leader_query::{LeaderQuery, ReplyTo};
@@ -87,7 +87,7 @@ pub(crate) struct SharedState {
 pub(crate) struct TaskState {
     pub(crate) waiting: PendingReplies,
     pace: BatchPace,
-    commit_notices: CommitNotices,
+    delayed: DelayedMessages,
     side_requests: SideRequests,
     pub(crate) versions: VersionRounds,
     saves_waiting: usize,
@@ -107,11 +107,15 @@ pub(crate) struct TaskState {
 }
 
 impl TaskState {
-    pub(crate) fn new(supported: VersionRange, gather: GatherTime) -> Self {
+    pub(crate) fn new(
+        supported: VersionRange,
+        gather: GatherTime,
+        waiting: PendingReplies,
+    ) -> Self {
         Self {
-            waiting: PendingReplies::default(),
+            waiting,
             pace: BatchPace::new(Instant::now(), gather),
-            commit_notices: CommitNotices::default(),
+            delayed: DelayedMessages::default(),
             side_requests: SideRequests::default(),
             versions: VersionRounds::new(supported),
             saves_waiting: 0,
@@ -208,7 +212,7 @@ impl Member {
                 let is_request =
                     matches!(envelope.message, Message::Propose(..) | Message::Read(_));
                 if is_request && self.state.peers.contains_key(&envelope.from) {
-                    self.state.commit_notices.on_request(envelope.from, now);
+                    self.state.delayed.on_request(envelope.from, now);
                 }
                 if let Some(other) = self.state.forwarded.keep(envelope) {
                     self.receive(other);
@@ -463,7 +467,7 @@ impl Member {
             let work = self.driver.take_output();
             self.dispatch_output(work);
         }
-        if self.state.commit_notices.next_due().is_some_and(|due| due <= Instant::now()) {
+        if self.state.delayed.next_due().is_some_and(|due| due <= Instant::now()) {
             self.send(Vec::new());
         }
         self.shared.term.store(self.driver.raft().term(), Ordering::Relaxed);
@@ -502,10 +506,10 @@ impl Member {
         if let Some(index) = work.trim {
             self.disk.trim(index);
         }
-        for (token, answer) in work.outcomes {
-            self.shared.counters.count_answer(&answer);
-            self.state.waiting.complete(token, answer);
+        for (_, answer) in &work.outcomes {
+            self.shared.counters.count_answer(answer);
         }
+        self.state.waiting.complete(work.outcomes);
         for event in work.events {
             self.on_event(&event);
         }
@@ -517,9 +521,12 @@ impl Member {
         let leads = raft.leader() == Some(self.key.member);
         // A change of the membership does not wait, nor what a removed member has yet to learn.
         let are_members = || messages.iter().all(|sent| raft.membership().contains(sent.to));
-        let may_hold = leads && raft.is_membership_at_rest() && are_members();
-        let last = may_hold.then(|| raft.log_status().last.index);
-        self.state.commit_notices.pass(&mut messages, last, Instant::now());
+        let may_wait = match raft.is_membership_at_rest() && are_members() {
+            false => MayWait::Nothing,
+            true if leads => MayWait::OfLeader { last: raft.log_status().last.index },
+            true => MayWait::OfFollower,
+        };
+        self.state.delayed.pass(&mut messages, may_wait, Instant::now());
         if messages.is_empty() {
             return;
         }
@@ -640,9 +647,7 @@ impl Member {
             StopReason::Stopped => self.driver.stop(),
             failed => self.driver.fail(&failed.to_string()),
         }
-        for (token, answer) in self.driver.take_output().outcomes {
-            self.state.waiting.complete(token, answer);
-        }
+        self.state.waiting.complete(self.driver.take_output().outcomes);
         self.shared.leader.send_replace(None);
         self.jobs.push(ApplyCommand::Stop);
         let _ = self.applying.await;

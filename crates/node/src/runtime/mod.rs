@@ -11,11 +11,11 @@ mod apply_task;
 mod batch_pace;
 pub(crate) mod batch_queue;
 mod clock;
-mod commit_notices;
 #[cfg(test)]
 mod concurrency_tests;
 mod config;
 mod cpu_pressure;
+mod delayed_messages;
 mod directory;
 pub(crate) mod disk_thread;
 pub(crate) mod disk_use;

@@ -1,24 +1,85 @@
 //! The callers that wait for a reply.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
 
-use crate::outcome::RequestOutcome;
+use super::sync::lock;
+use crate::applier::{CommandOutcome, MachineJobDone};
+use crate::outcome::{RequestOutcome, RequestReply};
 use crate::request_table::RequestToken;
 
-/// Where the outcomes of requests go, by token. The tokens of commands and reads are
-/// consecutive, so a queue serves as the map; those of changes are few, and kept apart.
+/// Where the outcomes of requests go, by token. Clones share the same callers: the member's task
+/// completes requests, and the machine's task those whose commands it has run, since their callers
+/// need nothing else. Whoever comes first completes a request; the other finds no caller.
+#[derive(Clone, Default)]
+pub(crate) struct PendingReplies(Arc<Mutex<ReplyTable>>);
+
+/// The tokens of commands and reads are consecutive, so a queue serves as the map; those of changes
+/// are few, and kept apart.
 #[derive(Default)]
-pub(crate) struct PendingReplies {
+struct ReplyTable {
     replies: VecDeque<Option<oneshot::Sender<RequestOutcome>>>,
     /// The token of the first item in `replies`.
     first: u64,
     others: BTreeMap<RequestToken, oneshot::Sender<RequestOutcome>>,
 }
 
+/// Replies with the callers that wait for them.
+pub(crate) struct ReadyReplies(Vec<(oneshot::Sender<RequestOutcome>, RequestOutcome)>);
+
+impl ReadyReplies {
+    pub(crate) fn send(self) {
+        for (caller, outcome) in self.0 {
+            // It fails if the caller no longer waits.
+            let _ = caller.send(outcome);
+        }
+    }
+}
+
 impl PendingReplies {
-    pub(crate) fn insert(&mut self, token: RequestToken, reply: oneshot::Sender<RequestOutcome>) {
+    pub(crate) fn insert(&self, token: RequestToken, reply: oneshot::Sender<RequestOutcome>) {
+        lock(&self.0).insert(token, reply);
+    }
+
+    /// Sends the outcomes to those callers that still wait.
+    pub(crate) fn complete(&self, outcomes: Vec<(RequestToken, RequestOutcome)>) {
+        if outcomes.is_empty() {
+            return;
+        }
+        let mut table = lock(&self.0);
+        let ready = outcomes.into_iter();
+        let ready =
+            ready.filter_map(|(token, outcome)| table.take(token).map(|caller| (caller, outcome)));
+        let ready = ReadyReplies(ready.collect());
+        // Sending wakes tasks.
+        drop(table);
+        ready.send();
+    }
+
+    /// Takes the replies of commands that have run out of these results. What else there is to know
+    /// stays for the member.
+    pub(crate) fn take_ready(&self, done: &mut [MachineJobDone]) -> ReadyReplies {
+        let mut ready = Vec::new();
+        let mut table = None;
+        for job in done {
+            let MachineJobDone::Applied { outcomes, .. } = job else { continue };
+            for (sequence, outcome) in outcomes {
+                let CommandOutcome::Ran { index, reply } = outcome else { continue };
+                let table = table.get_or_insert_with(|| lock(&self.0));
+                if let Some(caller) = table.take(RequestToken(*sequence)) {
+                    let (index, reply) = (*index, std::mem::take(reply));
+                    ready.push((caller, Ok(RequestReply::Ran { index, reply })));
+                }
+            }
+        }
+        ReadyReplies(ready)
+    }
+}
+
+impl ReplyTable {
+    fn insert(&mut self, token: RequestToken, reply: oneshot::Sender<RequestOutcome>) {
         if self.replies.is_empty() && !token.is_slow() {
             self.first = token.0;
         }
@@ -29,18 +90,72 @@ impl PendingReplies {
         }
     }
 
-    /// Sends the outcome, if the caller still waits.
-    pub(crate) fn complete(&mut self, token: RequestToken, outcome: RequestOutcome) {
+    fn take(&mut self, token: RequestToken) -> Option<oneshot::Sender<RequestOutcome>> {
         let position =
             token.0.checked_sub(self.first).and_then(|position| usize::try_from(position).ok());
         let reply =
             position.and_then(|position| self.replies.get_mut(position)).and_then(Option::take);
-        if let Some(reply) = reply.or_else(|| self.others.remove(&token)) {
-            let _ = reply.send(outcome);
-        }
+        let reply = reply.or_else(|| self.others.remove(&token));
         while let Some(None) = self.replies.front() {
             self.replies.pop_front();
             self.first += 1;
         }
+        reply
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::outcome::RequestRefused;
+
+    fn waiting(replies: &PendingReplies, tokens: &[u64]) -> Vec<oneshot::Receiver<RequestOutcome>> {
+        let insert = |token: &u64| {
+            let (reply, answer) = oneshot::channel();
+            replies.insert(RequestToken(*token), reply);
+            answer
+        };
+        tokens.iter().map(insert).collect()
+    }
+
+    fn applied(outcomes: Vec<(u64, CommandOutcome)>) -> MachineJobDone {
+        let (versions, removed, membership_changed) = (Vec::new(), false, false);
+        MachineJobDone::Applied { index: 9, outcomes, removed, versions, membership_changed }
+    }
+
+    fn ran(index: u64) -> CommandOutcome {
+        CommandOutcome::Ran { index, reply: Bytes::from(index.to_string()) }
+    }
+
+    #[test]
+    fn a_command_that_ran_is_answered_once_and_others_wait_for_the_member() {
+        let replies = PendingReplies::default();
+        let mut answers = waiting(&replies, &[5, 6, 7, 8]);
+        let mut done = [applied(vec![(6, ran(2)), (8, ran(3)), (7, CommandOutcome::NotMember)])];
+        replies.take_ready(&mut done).send();
+        let answer = answers[1].try_recv().unwrap();
+        assert_eq!(answer, Ok(RequestReply::Ran { index: 2, reply: "2".into() }));
+        assert!(answers[3].try_recv().unwrap().is_ok());
+        assert!(answers[0].try_recv().is_err() && answers[2].try_recv().is_err());
+        // The member completes all of them, and knows nothing of the replies.
+        let refused = || Err(RequestRefused::NotMember.into());
+        let all = (5..9).map(|token| (RequestToken(token), refused())).collect();
+        replies.complete(all);
+        assert_eq!(answers[0].try_recv().unwrap(), refused());
+        assert_eq!(answers[2].try_recv().unwrap(), refused());
+        assert!(lock(&replies.0).replies.is_empty());
+    }
+
+    #[test]
+    fn a_request_that_the_member_has_ended_is_not_answered_again() {
+        let replies = PendingReplies::default();
+        let mut answers = waiting(&replies, &[1]);
+        replies.complete(vec![(RequestToken(1), Err(RequestRefused::Stopped.into()))]);
+        let mut done = [applied(vec![(1, ran(4))])];
+        let ready = replies.take_ready(&mut done);
+        assert!(ready.0.is_empty());
+        assert!(answers[0].try_recv().unwrap().is_err());
     }
 }

@@ -8,6 +8,7 @@ use quorate_core::message::{Message, Proposal};
 use tokio::time::sleep_until;
 
 use super::super::batch_pace::BatchesInProgress;
+use super::super::batch_queue::QuietKinds;
 use super::super::mailbox::{ClientRequest, HeldBytes, RequestKind};
 use super::Member;
 
@@ -56,15 +57,16 @@ impl Member {
         // If no request is open, the machine does not report when it is done.
         let jobs = if self.driver.open_requests() == 0 { 0 } else { in_progress.jobs };
         let awaited = BatchesInProgress { jobs, ..in_progress };
-        let clients =
-            self.state.requests.is_empty() && self.state.pace.may_begin(Instant::now(), awaited);
+        let pace = &self.state.pace;
+        let clients = self.state.requests.is_empty()
+            && (pace.was_single() || pace.may_begin(Instant::now(), awaited));
         // Nothing else wakes the member when requests that it keeps may be processed.
         let waits = !clients || kept > 0;
         let check = waits.then(|| self.state.pace.next_check(in_progress));
-        let wake_at = check.into_iter().chain(self.state.commit_notices.next_due()).min();
+        let wake_at = check.into_iter().chain(self.state.delayed.next_due()).min();
         // The core bounds the machine's work for peers.
         let peers = self.state.saves_waiting < IN_PROGRESS_FOR_PEERS;
-        self.mailbox.done.set_waits_for_all(self.waits_for_machine());
+        self.mailbox.done.set_awaited(self.awaited(in_progress));
         let (state, mailbox) = (&mut self.state, &mut self.mailbox);
         tokio::select! {
             biased;
@@ -82,15 +84,25 @@ impl Member {
         self.shared.counters.turns.add(1);
     }
 
-    /// Whether something waits for the machine's applied index. Otherwise the member is not woken
-    /// for it; it learns it with whatever comes next.
-    fn waits_for_machine(&self) -> bool {
+    /// What something waits for. For the rest the member is not woken; it learns it with whatever
+    /// comes next, a tick at the latest.
+    fn awaited(&self, in_progress: BatchesInProgress) -> QuietKinds {
+        let raft = self.driver.raft();
+        if !raft.is_membership_at_rest() {
+            return QuietKinds { saves: true, jobs: true };
+        }
         let kept = self.state.requests.len() + self.state.forwarded.len();
-        let log = self.driver.raft().log_status();
-        kept > 0
+        let log = raft.log_status();
+        let next_batch_waits = self.driver.open_requests() > 0 && !self.state.pace.was_single();
+        let jobs = kept > 0
+            || next_batch_waits
             || self.state.jobs_waiting > 1
-            || log.commit > log.applying
-            || !self.driver.raft().is_membership_at_rest()
+            || log.commit > log.applying;
+        // The next batch waits for the quorum first.
+        let saves = raft.is_own_copy_awaited()
+            || self.driver.messages_wait_for_saves()
+            || kept > 0 && !in_progress.is_committing;
+        QuietKinds { saves, jobs }
     }
 
     fn batches_in_progress(&self) -> BatchesInProgress {

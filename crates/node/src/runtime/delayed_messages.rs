@@ -1,0 +1,299 @@
+//! Messages that nobody waits for leave with the next message to the same peer.
+//!
+//! A leader tells a peer with clients at once that entries are committed: the clients wait for it. For
+//! a peer without, the commit index leaves with the next entries. An append of its own would cost a
+//! save, a reply and several wake-ups of threads on both members. It waits for a short time only,
+//! because watches and local reads of the peer should see the entries soon.
+//!
+//! A follower that was told only a commit index confirms again what it has confirmed before. The
+//! leader waits for that only after it lost messages, and while the membership changes.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use quorate_core::message::{Append, AppendReply, Message};
+use quorate_core::{Envelope, Index, MemberId, Term};
+
+/// What a member holds back.
+#[derive(Default)]
+pub(crate) struct DelayedMessages {
+    held: Vec<HeldMessage>,
+    /// When a peer last forwarded a request.
+    requested: BTreeMap<MemberId, Instant>,
+    /// The newest confirmation.
+    confirmed: Option<Confirmation>,
+}
+
+struct HeldMessage {
+    envelope: Envelope,
+    due: Instant,
+}
+
+/// A follower has told a leader that their logs match up to an index.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Confirmation {
+    leader: MemberId,
+    term: Term,
+    index: Index,
+}
+
+/// Which messages may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MayWait {
+    /// None: the membership changes, or a member was removed that has yet to learn of it.
+    Nothing,
+    /// Those of a leader whose log ends here.
+    OfLeader {
+        last: Index,
+    },
+    OfFollower,
+}
+
+impl DelayedMessages {
+    /// A peer forwarded a request: it waits for the commit index from now on.
+    pub(crate) fn on_request(&mut self, peer: MemberId, now: Instant) {
+        self.requested.insert(peer, now);
+        for held in self.held.iter_mut().filter(|held| held.envelope.to == peer) {
+            held.due = now;
+        }
+    }
+
+    /// When something has to be sent.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        self.held.iter().map(|held| held.due).min()
+    }
+
+    /// Removes from `send` what can wait, and adds what has waited for long enough.
+    pub(crate) fn pass(&mut self, send: &mut Vec<Envelope>, may_wait: MayWait, now: Instant) {
+        if self.held.is_empty() && !send.iter().any(|envelope| can_wait(envelope, may_wait)) {
+            return;
+        }
+        let mut passed = Vec::with_capacity(send.len() + self.held.len());
+        for envelope in send.drain(..) {
+            let earlier = self.held.extract_if(.., |held| held.envelope.to == envelope.to);
+            // Messages to one peer keep their order. A newer one of the kind says the same.
+            let earlier = earlier.filter(|held| !replaces(&envelope, &held.envelope));
+            passed.extend(earlier.map(|held| held.envelope));
+            let repeats = self.confirm(&envelope);
+            if can_wait(&envelope, may_wait) && repeats && !self.is_awaited(envelope.to, now) {
+                self.held.push(HeldMessage { envelope, due: now + HOLD_TIME });
+            } else {
+                passed.push(envelope);
+            }
+        }
+        let due =
+            self.held.extract_if(.., |held| held.due <= now || !can_wait(&held.envelope, may_wait));
+        passed.extend(due.map(|held| held.envelope));
+        *send = passed;
+    }
+
+    /// Whether a message confirms nothing that its receiver has not been told before. Remembers what
+    /// it confirms.
+    fn confirm(&mut self, envelope: &Envelope) -> bool {
+        let Message::AppendReply(AppendReply::Matches { index, .. }) = envelope.message else {
+            return true;
+        };
+        let confirmation = Confirmation { leader: envelope.to, term: envelope.term, index };
+        self.confirmed.replace(confirmation) == Some(confirmation)
+    }
+
+    /// Whether clients of this peer wait for commit indexes.
+    fn is_awaited(&self, peer: MemberId, now: Instant) -> bool {
+        self.requested.get(&peer).is_some_and(|at| now.duration_since(*at) < REQUESTS_EXPECTED)
+    }
+}
+
+/// Whether a message is of a kind that may wait: on a leader an append without entries to a peer that
+/// has the whole log, which only tells the commit index; on a follower the reply to an append.
+fn can_wait(envelope: &Envelope, may_wait: MayWait) -> bool {
+    match (&envelope.message, may_wait) {
+        (Message::Append(append), MayWait::OfLeader { last }) => {
+            append.entries.is_empty() && append.prev.index == last
+        }
+        (Message::AppendReply(AppendReply::Matches { .. }), MayWait::OfFollower) => true,
+        _ => false,
+    }
+}
+
+/// Whether a later message to the same peer carries what the one that waits does.
+fn replaces(later: &Envelope, held: &Envelope) -> bool {
+    let is_newer = match (&later.message, &held.message) {
+        (Message::Append(later), Message::Append(Append { prev, commit, .. })) => {
+            later.prev == *prev && later.commit >= *commit
+        }
+        (
+            Message::AppendReply(AppendReply::Matches { index: later_index, commit: later_commit }),
+            Message::AppendReply(AppendReply::Matches { index, commit }),
+        ) => later_index >= index && later_commit >= commit,
+        _ => false,
+    };
+    later.term == held.term && is_newer
+}
+
+/// How long a message waits for the next one.
+const HOLD_TIME: Duration = Duration::from_millis(1);
+/// A peer that forwarded a request is expected to forward more for so long.
+const REQUESTS_EXPECTED: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use quorate_core::message::Heartbeat;
+    use quorate_core::{Entries, Entry, EntryId, Payload};
+
+    use super::*;
+
+    const PEER: MemberId = MemberId(2);
+    const OTHER: MemberId = MemberId(3);
+    const LEADER: MayWait = MayWait::OfLeader { last: 7 };
+
+    fn envelope(to: MemberId, message: Message) -> Envelope {
+        Envelope { from: MemberId(1), to, term: 1, incarnation: 0, joined_at: 0, message }
+    }
+
+    fn append(to: MemberId, prev: Index, commit: Index, entries: &[Index]) -> Envelope {
+        let entry = |index: &Index| {
+            let id = EntryId { term: 1, index: *index };
+            Entry { id, payload: Payload::Command("command".into()) }
+        };
+        let entries: Entries = entries.iter().map(entry).collect::<Vec<_>>().into();
+        let prev = EntryId { term: 1, index: prev };
+        envelope(to, Message::Append(Append { prev, entries, commit }))
+    }
+
+    fn pass(
+        notices: &mut DelayedMessages,
+        send: impl IntoIterator<Item = Envelope>,
+        now: Instant,
+    ) -> Vec<Envelope> {
+        let mut send = send.into_iter().collect();
+        notices.pass(&mut send, LEADER, now);
+        send
+    }
+
+    #[test]
+    fn a_commit_index_leaves_with_the_next_entries() {
+        let (mut notices, now) = (DelayedMessages::default(), Instant::now());
+        assert_eq!(pass(&mut notices, [append(PEER, 7, 7, &[])], now), []);
+        let next = append(PEER, 7, 7, &[8]);
+        assert_eq!(pass(&mut notices, [next.clone()], now), [next]);
+        assert_eq!(notices.next_due(), None);
+    }
+
+    #[test]
+    fn a_commit_index_leaves_alone_when_no_entries_follow() {
+        let (mut notices, now) = (DelayedMessages::default(), Instant::now());
+        let notice = append(PEER, 7, 7, &[]);
+        assert_eq!(pass(&mut notices, [notice.clone()], now), []);
+        let due = notices.next_due().unwrap();
+        assert_eq!(due, now + HOLD_TIME);
+        assert_eq!(pass(&mut notices, [], due), [notice]);
+        assert_eq!(notices.next_due(), None);
+    }
+
+    #[test]
+    fn a_peer_that_forwards_requests_is_told_at_once() {
+        let (mut notices, now) = (DelayedMessages::default(), Instant::now());
+        let to_both = || [append(PEER, 7, 7, &[]), append(OTHER, 7, 7, &[])];
+        notices.on_request(PEER, now);
+        assert_eq!(pass(&mut notices, to_both(), now), to_both()[..1]);
+        // The other one forwards a request, such as a read of what has been committed.
+        notices.on_request(OTHER, now);
+        assert_eq!(pass(&mut notices, [], now), to_both()[1..]);
+        // Later both are without clients again.
+        assert_eq!(pass(&mut notices, to_both(), now + REQUESTS_EXPECTED), []);
+    }
+
+    #[test]
+    fn nothing_but_a_notice_waits() {
+        let (mut notices, now) = (DelayedMessages::default(), Instant::now());
+        let heartbeat = Heartbeat { commit: 7, round: 0, sent_at: 0, settled: 0 };
+        let others = [
+            append(PEER, 7, 7, &[8]),
+            append(PEER, 5, 7, &[]),
+            envelope(PEER, Message::Heartbeat(heartbeat)),
+        ];
+        assert_eq!(pass(&mut notices, others.clone(), now), others);
+        // Nor while the membership changes.
+        let mut send = vec![append(PEER, 7, 7, &[])];
+        notices.pass(&mut send, MayWait::Nothing, now);
+        assert_eq!(send, [append(PEER, 7, 7, &[])]);
+    }
+
+    #[test]
+    fn messages_to_a_peer_keep_their_order() {
+        let (mut notices, now) = (DelayedMessages::default(), Instant::now());
+        let notice = append(PEER, 7, 7, &[]);
+        let heartbeat = Heartbeat { commit: 7, round: 0, sent_at: 0, settled: 0 };
+        let heartbeat = envelope(PEER, Message::Heartbeat(heartbeat));
+        assert_eq!(pass(&mut notices, [notice.clone()], now), []);
+        let passed = pass(&mut notices, [heartbeat.clone()], now);
+        assert_eq!(passed, [notice.clone(), heartbeat]);
+        // A newer commit index replaces an older one, and not the other way round.
+        assert_eq!(pass(&mut notices, [append(PEER, 7, 6, &[])], now), []);
+        assert_eq!(pass(&mut notices, [notice.clone()], now), []);
+        assert_eq!(pass(&mut notices, [], now + HOLD_TIME), [notice]);
+        // A leader that has lost its role, or whose membership changes, holds nothing back.
+        assert_eq!(pass(&mut notices, [append(PEER, 7, 7, &[])], now), []);
+        let mut send = Vec::new();
+        notices.pass(&mut send, MayWait::Nothing, now);
+        assert_eq!(send.len(), 1);
+    }
+
+    fn confirmation(index: Index, commit: Index) -> Envelope {
+        envelope(PEER, Message::AppendReply(AppendReply::Matches { index, commit }))
+    }
+
+    fn pass_as_follower(
+        messages: &mut DelayedMessages,
+        send: impl IntoIterator<Item = Envelope>,
+        now: Instant,
+    ) -> Vec<Envelope> {
+        let mut send = send.into_iter().collect();
+        messages.pass(&mut send, MayWait::OfFollower, now);
+        send
+    }
+
+    #[test]
+    fn a_repeated_confirmation_leaves_with_the_next_message() {
+        let (mut messages, now) = (DelayedMessages::default(), Instant::now());
+        let first = confirmation(7, 5);
+        assert_eq!(pass_as_follower(&mut messages, [first.clone()], now), [first]);
+        // Only the commit index is new.
+        assert_eq!(pass_as_follower(&mut messages, [confirmation(7, 7)], now), []);
+        let request = envelope(PEER, Message::Read(quorate_core::RequestId(1)));
+        let passed = pass_as_follower(&mut messages, [request.clone()], now);
+        assert_eq!(passed, [confirmation(7, 7), request]);
+        assert_eq!(messages.next_due(), None);
+    }
+
+    #[test]
+    fn a_confirmation_of_new_entries_does_not_wait_and_replaces_one_that_does() {
+        let (mut messages, now) = (DelayedMessages::default(), Instant::now());
+        assert_eq!(pass_as_follower(&mut messages, [confirmation(7, 5)], now).len(), 1);
+        assert_eq!(pass_as_follower(&mut messages, [confirmation(7, 7)], now), []);
+        let next = confirmation(8, 7);
+        assert_eq!(pass_as_follower(&mut messages, [next.clone()], now), [next]);
+        assert_eq!(messages.next_due(), None);
+        // Another leader, and the same one in another term, have been told nothing.
+        let other = Envelope { to: OTHER, ..confirmation(8, 7) };
+        assert_eq!(pass_as_follower(&mut messages, [other.clone()], now), [other]);
+        let later = Envelope { term: 2, ..confirmation(8, 7) };
+        assert_eq!(pass_as_follower(&mut messages, [later.clone()], now), [later]);
+    }
+
+    #[test]
+    fn a_repeated_confirmation_leaves_alone_when_nothing_follows() {
+        let (mut messages, now) = (DelayedMessages::default(), Instant::now());
+        pass_as_follower(&mut messages, [confirmation(7, 5)], now);
+        let repeated = confirmation(7, 7);
+        assert_eq!(pass_as_follower(&mut messages, [repeated.clone()], now), []);
+        let due = messages.next_due().unwrap();
+        assert_eq!(due, now + HOLD_TIME);
+        assert_eq!(pass_as_follower(&mut messages, [], due), [repeated.clone()]);
+        // Nor does it wait while the membership changes.
+        assert_eq!(pass_as_follower(&mut messages, [repeated.clone()], now), []);
+        let mut send = Vec::new();
+        messages.pass(&mut send, MayWait::Nothing, now);
+        assert_eq!(send, [repeated]);
+    }
+}
