@@ -86,8 +86,10 @@ pub enum MachineJobDone {
 
 impl MachineJobDone {
     /// Whether the driver has to know it soon, for a request or the membership. Otherwise it only
-    /// advances the applied index and ends requests of commands that ran, whose replies are here.
-    pub fn is_awaited(&self) -> bool {
+    /// advances the applied index and ends requests of commands that ran, which the machine's task
+    /// answers.
+    #[cfg(feature = "runtime")]
+    pub(crate) fn is_awaited(&self) -> bool {
         match self {
             Self::Applied { outcomes, removed, versions, membership_changed, .. } => {
                 let ran = |outcome: &CommandOutcome| matches!(outcome, CommandOutcome::Ran { .. });

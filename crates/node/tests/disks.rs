@@ -10,12 +10,13 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use quorate::metrics::NodeObserver;
 use quorate::storage::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};
 use quorate::{
     CommandReply, EntryId, Index, Machine, MachineError, MemoryKv, MemoryNetwork, MemoryStorage,
     Node, NodeConfig, NodeError, RequestError, RequestRefused, SnapshotChunks, StopReason,
 };
-use quorate_core::{Boot, Entries, Save, SnapshotMeta};
+use quorate_core::{Boot, Entries, Event, Save, SnapshotMeta};
 use quorate_storage::StoreIdentity;
 use support::{CLUSTER, TICK, in_time, put, until_done, wait_for};
 use tokio::task::JoinHandle;
@@ -356,6 +357,39 @@ async fn a_machine_that_panics_stops_its_member_and_not_the_process() {
         in_time("the end", node.wait_stopped()).await,
         StopReason::MachinePanicked(_)
     ));
+}
+
+/// Panics at the next event.
+#[derive(Default)]
+struct PanickingObserver(AtomicBool);
+
+impl NodeObserver for PanickingObserver {
+    fn on_event(&self, _: &Event) {
+        assert!(!self.0.load(Ordering::SeqCst), "ouch");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn open_requests_end_when_the_member_panics() {
+    let network = MemoryNetwork::new();
+    let observer = Arc::new(PanickingObserver::default());
+    let mut config = NodeConfig::first(CLUSTER, 1, [(1, ""), (2, ""), (3, "")]).with_tick(TICK);
+    config.observer = Arc::clone(&observer) as Arc<dyn NodeObserver>;
+    let storage = MemoryStorage::new();
+    let node = Node::start(config, storage, MemoryKv::default(), network.transport()).await;
+    let node = node.unwrap();
+    // The other members do not run, so there is no leader.
+    let open = tokio::spawn({
+        let node = node.clone();
+        async move { node.propose(put("a", "1")).await }
+    });
+    wait_for("the request", async || (node.metrics().open_requests == 1).then_some(())).await;
+    observer.0.store(true, Ordering::SeqCst);
+    node.campaign();
+    let ended = in_time("the end", node.wait_stopped()).await;
+    assert!(matches!(ended, StopReason::Panicked), "{ended:?}");
+    let answer = in_time("an answer", open).await.unwrap();
+    assert!(matches!(answer, Err(RequestError::Unknown(_))), "{answer:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

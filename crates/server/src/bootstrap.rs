@@ -64,7 +64,7 @@ fn with_settings(mut node: NodeConfig, config: &ServerConfig) -> NodeConfig {
 
 /// Entries in memory for peers that lag. The rest of the log is read from the disk, where the system
 /// caches it too.
-const TAIL_BYTES_MAX: u64 = 4 << 20;
+pub(crate) const TAIL_BYTES_MAX: u64 = 4 << 20;
 
 /// An initial member of a new cluster.
 async fn new_cluster(

@@ -19,7 +19,7 @@ use tokio_stream::{Stream, StreamExt};
 
 use crate::auth::audit::{AuditLog, AuditedService};
 use crate::auth::{Auth, AuthConfigError};
-use crate::bootstrap::{BootstrapError, hex, prepare, store_directory};
+use crate::bootstrap::{BootstrapError, TAIL_BYTES_MAX, hex, prepare, store_directory};
 use crate::config::{ServerConfig, TableKind};
 use crate::connections::{
     ClientListener, ConnectionLimit, FileLimits, accept_connections, addresses, bind_all,
@@ -167,7 +167,10 @@ impl RunningServer {
             true => MovedDirectory::Accept,
             false => MovedDirectory::Refuse,
         };
-        let storage = DirectoryStorage::with_disk(disk, StoreConfig::new().moved(moved));
+        let storage = DirectoryStorage::with_disk(
+            disk,
+            StoreConfig::new().moved(moved).tail_bytes_max(TAIL_BYTES_MAX),
+        );
         let store = SharedStore::new(open_table(&config).await?);
         // No request of a client delays a heartbeat.
         node_config.own_threads = true;

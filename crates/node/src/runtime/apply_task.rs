@@ -13,7 +13,7 @@ use super::disk_thread::DiskHandle;
 use super::disk_use::{DiskUse, DiskUses};
 use super::mailbox::Completion;
 use super::metrics::{Counters, NodeObserver};
-use super::pending_replies::PendingReplies;
+use super::pending_replies::MachineReplies;
 use super::snapshots::LoadedSlot;
 use super::status::StopReason;
 use super::storage::{SnapshotSource, StorageError};
@@ -40,7 +40,7 @@ pub(crate) struct ApplyTask<M> {
     pub(crate) writing: Arc<Semaphore>,
     pub(crate) disk_uses: DiskUses,
     pub(crate) loaded: LoadedSlot,
-    pub(crate) replies: PendingReplies,
+    pub(crate) replies: MachineReplies,
 }
 
 impl<M: Machine + Send + 'static> ApplyTask<M> {

@@ -7,6 +7,8 @@
 //!
 //! A follower that was told only a commit index confirms again what it has confirmed before. The
 //! leader waits for that only after it lost messages, and while the membership changes.
+//!
+//! If messages to a peer are rare, none waits.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -18,10 +20,21 @@ use quorate_core::{Envelope, Index, MemberId, Term};
 #[derive(Default)]
 pub(crate) struct DelayedMessages {
     held: Vec<HeldMessage>,
-    /// When a peer last forwarded a request.
-    requested: BTreeMap<MemberId, Instant>,
+    peers: BTreeMap<MemberId, PeerTraffic>,
     /// The newest confirmation.
     confirmed: Option<Confirmation>,
+}
+
+/// What is known of the messages from and to a peer.
+#[derive(Default)]
+struct PeerTraffic {
+    /// When it last forwarded a request.
+    requested_at: Option<Instant>,
+    /// When there was a message that could wait, until the next one.
+    could_wait_at: Option<Instant>,
+    /// Nothing followed the last one that could wait in time. Then it is better sent at once: a timer
+    /// costs as much as the message.
+    waits_in_vain: bool,
 }
 
 struct HeldMessage {
@@ -52,7 +65,7 @@ pub(crate) enum MayWait {
 impl DelayedMessages {
     /// A peer forwarded a request: it waits for the commit index from now on.
     pub(crate) fn on_request(&mut self, peer: MemberId, now: Instant) {
-        self.requested.insert(peer, now);
+        self.peers.entry(peer).or_default().requested_at = Some(now);
         for held in self.held.iter_mut().filter(|held| held.envelope.to == peer) {
             held.due = now;
         }
@@ -65,6 +78,11 @@ impl DelayedMessages {
 
     /// Removes from `send` what can wait, and adds what has waited for long enough.
     pub(crate) fn pass(&mut self, send: &mut Vec<Envelope>, may_wait: MayWait, now: Instant) {
+        for envelope in send.iter() {
+            if let Some(peer) = self.peers.get_mut(&envelope.to) {
+                peer.follow(now);
+            }
+        }
         if self.held.is_empty() && !send.iter().any(|envelope| can_wait(envelope, may_wait)) {
             return;
         }
@@ -75,7 +93,8 @@ impl DelayedMessages {
             let earlier = earlier.filter(|held| !replaces(&envelope, &held.envelope));
             passed.extend(earlier.map(|held| held.envelope));
             let repeats = self.confirm(&envelope);
-            if can_wait(&envelope, may_wait) && repeats && !self.is_awaited(envelope.to, now) {
+            let peer = self.peers.entry(envelope.to).or_default();
+            if can_wait(&envelope, may_wait) && repeats && peer.lets_wait(now) {
                 self.held.push(HeldMessage { envelope, due: now + HOLD_TIME });
             } else {
                 passed.push(envelope);
@@ -96,10 +115,22 @@ impl DelayedMessages {
         let confirmation = Confirmation { leader: envelope.to, term: envelope.term, index };
         self.confirmed.replace(confirmation) == Some(confirmation)
     }
+}
 
-    /// Whether clients of this peer wait for commit indexes.
-    fn is_awaited(&self, peer: MemberId, now: Instant) -> bool {
-        self.requested.get(&peer).is_some_and(|at| now.duration_since(*at) < REQUESTS_EXPECTED)
+impl PeerTraffic {
+    /// There is a message for it.
+    fn follow(&mut self, now: Instant) {
+        if let Some(at) = self.could_wait_at.take() {
+            self.waits_in_vain = now.duration_since(at) > HOLD_TIME;
+        }
+    }
+
+    /// Whether a message that could wait does: no client of the peer waits for it, and another one
+    /// is expected soon.
+    fn lets_wait(&mut self, now: Instant) -> bool {
+        self.could_wait_at = Some(now);
+        let expects_requests = |at: Instant| now.duration_since(at) < REQUESTS_EXPECTED;
+        !self.waits_in_vain && !self.requested_at.is_some_and(expects_requests)
     }
 }
 
@@ -200,7 +231,9 @@ mod tests {
         notices.on_request(OTHER, now);
         assert_eq!(pass(&mut notices, [], now), to_both()[1..]);
         // Later both are without clients again.
-        assert_eq!(pass(&mut notices, to_both(), now + REQUESTS_EXPECTED), []);
+        let later = now + REQUESTS_EXPECTED;
+        assert_eq!(pass(&mut notices, to_both(), later), to_both(), "nothing has followed before");
+        assert_eq!(pass(&mut notices, to_both(), later), []);
     }
 
     #[test]
@@ -295,5 +328,23 @@ mod tests {
         let mut send = Vec::new();
         messages.pass(&mut send, MayWait::Nothing, now);
         assert_eq!(send, [repeated]);
+    }
+
+    #[test]
+    fn nothing_waits_if_messages_are_rare() {
+        let (mut messages, mut now) = (DelayedMessages::default(), Instant::now());
+        let notice = |commit| append(PEER, 7, commit, &[]);
+        assert_eq!(pass(&mut messages, [notice(5)], now), []);
+        now += HOLD_TIME;
+        assert_eq!(pass(&mut messages, [], now), [notice(5)], "it has waited in vain");
+        for commit in [6, 7] {
+            now += 10 * HOLD_TIME;
+            assert_eq!(pass(&mut messages, [notice(commit)], now), [notice(commit)]);
+            assert_eq!(messages.next_due(), None);
+        }
+        // They are frequent again.
+        now += HOLD_TIME / 2;
+        assert_eq!(pass(&mut messages, [append(PEER, 7, 7, &[8])], now).len(), 1);
+        assert_eq!(pass(&mut messages, [notice(7)], now), []);
     }
 }

@@ -330,7 +330,7 @@ impl Parts {
             writing: Arc::new(Semaphore::new(1)),
             disk_uses: local.disk_uses.clone(),
             loaded: local.loaded.clone(),
-            replies: replies.clone(),
+            replies: replies.for_machine(),
         };
         let counts_all = matches!(config.raft.reads, ReadMode::LeaderLease { .. });
         let member = Member {

@@ -521,7 +521,8 @@ impl Member {
         let leads = raft.leader() == Some(self.key.member);
         // A change of the membership does not wait, nor what a removed member has yet to learn.
         let are_members = || messages.iter().all(|sent| raft.membership().contains(sent.to));
-        let may_wait = match raft.is_membership_at_rest() && are_members() {
+        let is_settled = raft.settled() >= raft.membership().since().index;
+        let may_wait = match is_settled && raft.is_membership_at_rest() && are_members() {
             false => MayWait::Nothing,
             true if leads => MayWait::OfLeader { last: raft.log_status().last.index },
             true => MayWait::OfFollower,

@@ -1,7 +1,7 @@
 //! The callers that wait for a reply.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::oneshot;
 
@@ -10,11 +10,14 @@ use crate::applier::{CommandOutcome, MachineJobDone};
 use crate::outcome::{RequestOutcome, RequestReply};
 use crate::request_table::RequestToken;
 
-/// Where the outcomes of requests go, by token. Clones share the same callers: the member's task
-/// completes requests, and the machine's task those whose commands it has run, since their callers
-/// need nothing else. Whoever comes first completes a request; the other finds no caller.
-#[derive(Clone, Default)]
+/// Where the outcomes of requests go, by token. The member's task completes requests, and the machine's
+/// task those whose commands it has run, since their callers need nothing else. The first of them
+/// completes a request; the other finds no caller.
+#[derive(Default)]
 pub(crate) struct PendingReplies(Arc<Mutex<ReplyTable>>);
+
+/// The same callers for the machine's task. They end with the member's task, also if it panics.
+pub(crate) struct MachineReplies(Weak<Mutex<ReplyTable>>);
 
 /// The tokens of commands and reads are consecutive, so a queue serves as the map; those of changes
 /// are few, and kept apart.
@@ -58,16 +61,26 @@ impl PendingReplies {
         ready.send();
     }
 
+    pub(crate) fn for_machine(&self) -> MachineReplies {
+        MachineReplies(Arc::downgrade(&self.0))
+    }
+}
+
+impl MachineReplies {
     /// Takes the replies of commands that have run out of these results. What else there is to know
-    /// stays for the member.
+    /// stays for the member, which also publishes a new cluster version before it is answered.
     pub(crate) fn take_ready(&self, done: &mut [MachineJobDone]) -> ReadyReplies {
         let mut ready = Vec::new();
-        let mut table = None;
+        let Some(table) = self.0.upgrade() else { return ReadyReplies(ready) };
+        let mut locked = None;
         for job in done {
-            let MachineJobDone::Applied { outcomes, .. } = job else { continue };
+            let MachineJobDone::Applied { outcomes, versions, .. } = job else { continue };
+            if !versions.is_empty() {
+                continue;
+            }
             for (sequence, outcome) in outcomes {
                 let CommandOutcome::Ran { index, reply } = outcome else { continue };
-                let table = table.get_or_insert_with(|| lock(&self.0));
+                let table = locked.get_or_insert_with(|| lock(&table));
                 if let Some(caller) = table.take(RequestToken(*sequence)) {
                     let (index, reply) = (*index, std::mem::take(reply));
                     ready.push((caller, Ok(RequestReply::Ran { index, reply })));
@@ -109,6 +122,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
+    use crate::cluster_version::ClusterVersion;
     use crate::outcome::RequestRefused;
 
     fn waiting(replies: &PendingReplies, tokens: &[u64]) -> Vec<oneshot::Receiver<RequestOutcome>> {
@@ -134,7 +148,7 @@ mod tests {
         let replies = PendingReplies::default();
         let mut answers = waiting(&replies, &[5, 6, 7, 8]);
         let mut done = [applied(vec![(6, ran(2)), (8, ran(3)), (7, CommandOutcome::NotMember)])];
-        replies.take_ready(&mut done).send();
+        replies.for_machine().take_ready(&mut done).send();
         let answer = answers[1].try_recv().unwrap();
         assert_eq!(answer, Ok(RequestReply::Ran { index: 2, reply: "2".into() }));
         assert!(answers[3].try_recv().unwrap().is_ok());
@@ -154,8 +168,31 @@ mod tests {
         let mut answers = waiting(&replies, &[1]);
         replies.complete(vec![(RequestToken(1), Err(RequestRefused::Stopped.into()))]);
         let mut done = [applied(vec![(1, ran(4))])];
-        let ready = replies.take_ready(&mut done);
+        let ready = replies.for_machine().take_ready(&mut done);
         assert!(ready.0.is_empty());
         assert!(answers[0].try_recv().unwrap().is_err());
+    }
+
+    #[test]
+    fn a_new_cluster_version_is_left_to_the_member() {
+        let replies = PendingReplies::default();
+        let mut answers = waiting(&replies, &[1]);
+        let versions = vec![(4, ClusterVersion::default())];
+        let (outcomes, removed, membership_changed) = (vec![(1, ran(4))], false, false);
+        let index = 4;
+        let mut done =
+            [MachineJobDone::Applied { index, outcomes, removed, versions, membership_changed }];
+        replies.for_machine().take_ready(&mut done).send();
+        assert_eq!(answers[0].try_recv(), Err(oneshot::error::TryRecvError::Empty));
+    }
+
+    #[test]
+    fn callers_end_with_the_member_although_the_machine_runs() {
+        let replies = PendingReplies::default();
+        let mut answers = waiting(&replies, &[1]);
+        let machine = replies.for_machine();
+        drop(replies);
+        assert_eq!(answers[0].try_recv(), Err(oneshot::error::TryRecvError::Closed));
+        assert!(machine.take_ready(&mut [applied(vec![(1, ran(4))])]).0.is_empty());
     }
 }

@@ -56,17 +56,23 @@ impl Member {
         let kept = self.state.requests.len() + self.state.forwarded.len();
         // If no request is open, the machine does not report when it is done.
         let jobs = if self.driver.open_requests() == 0 { 0 } else { in_progress.jobs };
-        let awaited = BatchesInProgress { jobs, ..in_progress };
+        let now = Instant::now();
         let pace = &self.state.pace;
         let clients = self.state.requests.is_empty()
-            && (pace.was_single() || pace.may_begin(Instant::now(), awaited));
-        // Nothing else wakes the member when requests that it keeps may be processed.
-        let waits = !clients || kept > 0;
-        let check = waits.then(|| self.state.pace.next_check(in_progress));
-        let wake_at = check.into_iter().chain(self.state.delayed.next_due()).min();
+            && (pace.was_single()
+                || pace.may_begin(now, BatchesInProgress { jobs, ..in_progress }));
         // The core bounds the machine's work for peers.
         let peers = self.state.saves_waiting < IN_PROGRESS_FOR_PEERS;
-        self.mailbox.done.set_awaited(self.awaited(in_progress));
+        // Nothing else wakes the member when requests that it keeps may be processed.
+        let waits = !clients || kept > 0;
+        // The next batch waits for the quorum first, and then for the own disk.
+        let without_saves = BatchesInProgress { saves: 0, ..in_progress };
+        let quorum_waits = in_progress.is_committing && now < pace.next_check(without_saves);
+        let awaited = self.awaited(waits && !quorum_waits || !peers);
+        let checked = if awaited.saves { in_progress } else { without_saves };
+        let check = waits.then(|| self.state.pace.next_check(checked));
+        let wake_at = check.into_iter().chain(self.state.delayed.next_due()).min();
+        self.mailbox.done.set_awaited(awaited);
         let (state, mailbox) = (&mut self.state, &mut self.mailbox);
         tokio::select! {
             biased;
@@ -84,9 +90,9 @@ impl Member {
         self.shared.counters.turns.add(1);
     }
 
-    /// What something waits for. For the rest the member is not woken; it learns it with whatever
-    /// comes next, a tick at the latest.
-    fn awaited(&self, in_progress: BatchesInProgress) -> QuietKinds {
+    /// What something waits for; `saves` is whether requests wait for the own disk. For the rest the
+    /// member is not woken; it learns it with whatever comes next, a tick at the latest.
+    fn awaited(&self, saves: bool) -> QuietKinds {
         let raft = self.driver.raft();
         if !raft.is_membership_at_rest() {
             return QuietKinds { saves: true, jobs: true };
@@ -98,10 +104,7 @@ impl Member {
             || next_batch_waits
             || self.state.jobs_waiting > 1
             || log.commit > log.applying;
-        // The next batch waits for the quorum first.
-        let saves = raft.is_own_copy_awaited()
-            || self.driver.messages_wait_for_saves()
-            || kept > 0 && !in_progress.is_committing;
+        let saves = saves || raft.is_own_copy_awaited() || self.driver.messages_wait_for_saves();
         QuietKinds { saves, jobs }
     }
 
