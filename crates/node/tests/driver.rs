@@ -540,3 +540,46 @@ fn a_barrier_whose_entries_have_run_needs_no_job_of_the_machine() {
     cluster.ticks(3);
     assert_eq!(cluster.outcomes.get(&(2, token)), None);
 }
+
+/// A runtime does not wake a member for its own save otherwise.
+#[test]
+fn a_leader_waits_for_its_own_save_only_for_entries_that_others_hold() {
+    let mut cluster = TestCluster::new("own-save", &[1, 2, 3], DriverOptions::default());
+    cluster.elect(1);
+    cluster.ticks(2);
+    let command = KvCommand::Put { key: "k".into(), value: "v".into() }.encode();
+    let leader = &mut cluster.member(1).driver;
+    let _ = leader.propose(command);
+    let output = leader.take_output();
+    let save = output.save.unwrap();
+    assert!(!leader.raft().is_own_copy_awaited() && !leader.messages_wait_for_saves());
+    let append = output.send.into_iter().find(|envelope| envelope.to == MemberId(2)).unwrap();
+    let follower = &mut cluster.member(2).driver;
+    assert_eq!(follower.receive(append), None);
+    let saved = follower.take_output().save.unwrap();
+    assert!(follower.messages_wait_for_saves() && follower.raft().is_own_copy_awaited());
+    follower.saved(saved.id);
+    let confirmation = follower.take_output().send.remove(0);
+    let leader = &mut cluster.member(1).driver;
+    assert_eq!(leader.receive(confirmation), None);
+    assert!(leader.raft().is_own_copy_awaited());
+    let before = leader.raft().log_status().commit;
+    leader.saved(save.id);
+    assert!(leader.raft().log_status().commit > before);
+    assert!(!leader.raft().is_own_copy_awaited());
+}
+
+#[test]
+fn the_only_voter_always_waits_for_its_own_save() {
+    let mut cluster = TestCluster::new("only-voter", &[1], DriverOptions::default());
+    cluster.elect(1);
+    let leader = &mut cluster.member(1).driver;
+    let _ = leader.change(Change::add_learner(MemberId(2)), ChangeWait::Committed);
+    cluster.ticks(3);
+    let command = KvCommand::Put { key: "k".into(), value: "v".into() }.encode();
+    let leader = &mut cluster.member(1).driver;
+    assert!(leader.raft().membership().contains(MemberId(2)));
+    let _ = leader.propose(command);
+    assert!(leader.take_output().save.is_some());
+    assert!(leader.raft().is_own_copy_awaited());
+}

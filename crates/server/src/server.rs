@@ -163,14 +163,7 @@ impl RunningServer {
         node_config.observer = Arc::clone(&metrics) as Arc<dyn quorate::metrics::NodeObserver>;
         let cluster_id = node_config.cluster;
         let disk = FileDisk::open(store_directory(&config)).map_err(ServerError::System)?;
-        let moved = match config.allow_moved_data_dir {
-            true => MovedDirectory::Accept,
-            false => MovedDirectory::Refuse,
-        };
-        let storage = DirectoryStorage::with_disk(
-            disk,
-            StoreConfig::new().moved(moved).tail_bytes_max(TAIL_BYTES_MAX),
-        );
+        let storage = DirectoryStorage::with_disk(disk, store_config(&config));
         let store = SharedStore::new(open_table(&config).await?);
         // No request of a client delays a heartbeat.
         node_config.own_threads = true;
@@ -433,6 +426,14 @@ impl fmt::Debug for RunningServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RunningServer").field("node", &self.node).finish_non_exhaustive()
     }
+}
+
+fn store_config(config: &ServerConfig) -> StoreConfig {
+    let moved = match config.allow_moved_data_dir {
+        true => MovedDirectory::Accept,
+        false => MovedDirectory::Refuse,
+    };
+    StoreConfig::new().moved(moved).tail_bytes_max(TAIL_BYTES_MAX)
 }
 
 fn incoming(
