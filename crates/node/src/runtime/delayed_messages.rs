@@ -92,9 +92,8 @@ impl DelayedMessages {
             // Messages to one peer keep their order. A newer one of the kind says the same.
             let earlier = earlier.filter(|held| !replaces(&envelope, &held.envelope));
             passed.extend(earlier.map(|held| held.envelope));
-            let repeats = self.confirm(&envelope);
-            let peer = self.peers.entry(envelope.to).or_default();
-            if can_wait(&envelope, may_wait) && repeats && peer.lets_wait(now) {
+            let could_wait = self.confirm(&envelope) && can_wait(&envelope, may_wait);
+            if could_wait && self.peers.entry(envelope.to).or_default().lets_wait(now) {
                 self.held.push(HeldMessage { envelope, due: now + HOLD_TIME });
             } else {
                 passed.push(envelope);
@@ -121,7 +120,7 @@ impl PeerTraffic {
     /// There is a message for it.
     fn follow(&mut self, now: Instant) {
         if let Some(at) = self.could_wait_at.take() {
-            self.waits_in_vain = now.duration_since(at) > HOLD_TIME;
+            self.waits_in_vain = now.duration_since(at) > FOLLOWS_WITHIN;
         }
     }
 
@@ -163,6 +162,9 @@ fn replaces(later: &Envelope, held: &Envelope) -> bool {
 
 /// How long a message waits for the next one.
 const HOLD_TIME: Duration = Duration::from_millis(1);
+/// When the next one has to follow, so that another message waits. Timers may be late by as much as
+/// the hold time.
+const FOLLOWS_WITHIN: Duration = Duration::from_millis(2);
 /// A peer that forwarded a request is expected to forward more for so long.
 const REQUESTS_EXPECTED: Duration = Duration::from_secs(1);
 
