@@ -24,17 +24,20 @@ pub(crate) struct BatchesInProgress {
 pub(crate) struct BatchPace {
     began: Instant,
     requests: usize,
+    /// The size of recent batches: a small one among large ones does not count as few requests.
+    recent: usize,
     gather: GatherTime,
 }
 
 impl BatchPace {
     pub(crate) fn new(now: Instant, gather: GatherTime) -> Self {
-        Self { began: now, requests: 0, gather }
+        Self { began: now, requests: 0, recent: 0, gather }
     }
 
     /// A batch of this many requests begins.
     pub(crate) fn begin(&mut self, now: Instant, requests: usize) {
         (self.began, self.requests) = (now, requests);
+        self.recent = requests.max(self.recent / 2);
     }
 
     /// Whether the last batch was a single request. Then it is likely that no other request comes
@@ -56,16 +59,21 @@ impl BatchPace {
             _ => HANGS_AFTER,
         };
         let quorum = if in_progress.is_committing { QUORUM_WAIT_MAX } else { Duration::ZERO };
-        self.began + disk.max(quorum).max(self.gather_time())
+        (self.began + disk.max(quorum)).max(self.gathers_until())
+    }
+
+    /// Requests are gathered until then, whatever is in progress: what ends before does not matter.
+    pub(crate) fn gathers_until(&self) -> Instant {
+        self.began + self.gather_time()
     }
 
     /// Few requests are not delayed: nothing is gained.
     fn gather_time(&self) -> Duration {
-        if self.requests < GATHERED_MIN { Duration::ZERO } else { self.gather.get() }
+        if self.recent < GATHERED_MIN { Duration::ZERO } else { self.gather.get() }
     }
 }
 
-/// The size of a batch from which on it is worth to wait for more.
+/// The size of recent batches from which on it is worth to wait for more requests.
 const GATHERED_MIN: usize = 8;
 /// How long requests wait for the quorum to accept the batch before. More than a round trip and a
 /// sync take within a site; between distant sites several batches are in flight.
@@ -119,7 +127,14 @@ mod tests {
         gather.set(Duration::from_millis(3));
         assert!(!pace.may_begin(began, none));
         assert_eq!(pace.next_check(none), began + Duration::from_millis(3));
-        pace.begin(began, GATHERED_MIN - 1);
+        pace.begin(began, 1);
         assert!(pace.may_begin(began, none), "few requests are not delayed");
+        // Unless there were many shortly before.
+        pace.begin(began, 4 * GATHERED_MIN);
+        pace.begin(began, 1);
+        assert!(!pace.may_begin(began, none));
+        pace.begin(began, 1);
+        pace.begin(began, 1);
+        assert!(pace.may_begin(began, none));
     }
 }

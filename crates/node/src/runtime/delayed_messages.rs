@@ -30,11 +30,18 @@ pub(crate) struct DelayedMessages {
 struct PeerTraffic {
     /// When it last forwarded a request.
     requested_at: Option<Instant>,
-    /// When there was a message that could wait, until the next one.
-    could_wait_at: Option<Instant>,
+    /// A message that could wait, until the next one.
+    could_wait: Option<CouldWait>,
     /// Nothing followed the last one that could wait in time. Then it is better sent at once: a timer
     /// costs as much as the message.
     waits_in_vain: bool,
+}
+
+/// When there was a message that could wait, and for how long.
+#[derive(Clone, Copy)]
+struct CouldWait {
+    at: Instant,
+    hold_time: Duration,
 }
 
 struct HeldMessage {
@@ -83,7 +90,7 @@ impl DelayedMessages {
                 peer.follow(now);
             }
         }
-        if self.held.is_empty() && !send.iter().any(|envelope| can_wait(envelope, may_wait)) {
+        if self.held.is_empty() && !send.iter().any(|sent| hold_time(sent, may_wait).is_some()) {
             return;
         }
         let mut passed = Vec::with_capacity(send.len() + self.held.len());
@@ -92,15 +99,17 @@ impl DelayedMessages {
             // Messages to one peer keep their order. A newer one of the kind says the same.
             let earlier = earlier.filter(|held| !replaces(&envelope, &held.envelope));
             passed.extend(earlier.map(|held| held.envelope));
-            let could_wait = self.confirm(&envelope) && can_wait(&envelope, may_wait);
-            if could_wait && self.peers.entry(envelope.to).or_default().lets_wait(now) {
-                self.held.push(HeldMessage { envelope, due: now + HOLD_TIME });
-            } else {
-                passed.push(envelope);
+            let is_repeated = self.confirm(&envelope);
+            match hold_time(&envelope, may_wait).filter(|_| is_repeated) {
+                Some(time) if self.peers.entry(envelope.to).or_default().lets_wait(now, time) => {
+                    self.held.push(HeldMessage { envelope, due: now + time });
+                }
+                _ => passed.push(envelope),
             }
         }
-        let due =
-            self.held.extract_if(.., |held| held.due <= now || !can_wait(&held.envelope, may_wait));
+        let due = self.held.extract_if(.., |held| {
+            held.due <= now || hold_time(&held.envelope, may_wait).is_none()
+        });
         passed.extend(due.map(|held| held.envelope));
         *send = passed;
     }
@@ -119,29 +128,33 @@ impl DelayedMessages {
 impl PeerTraffic {
     /// There is a message for it.
     fn follow(&mut self, now: Instant) {
-        if let Some(at) = self.could_wait_at.take() {
-            self.waits_in_vain = now.duration_since(at) > FOLLOWS_WITHIN;
+        if let Some(CouldWait { at, hold_time }) = self.could_wait.take() {
+            // Timers may be late by as much as the hold time.
+            self.waits_in_vain = now.duration_since(at) > 2 * hold_time;
         }
     }
 
     /// Whether a message that could wait does: no client of the peer waits for it, and another one
     /// is expected soon.
-    fn lets_wait(&mut self, now: Instant) -> bool {
-        self.could_wait_at = Some(now);
+    fn lets_wait(&mut self, now: Instant, hold_time: Duration) -> bool {
+        self.could_wait = Some(CouldWait { at: now, hold_time });
         let expects_requests = |at: Instant| now.duration_since(at) < REQUESTS_EXPECTED;
         !self.waits_in_vain && !self.requested_at.is_some_and(expects_requests)
     }
 }
 
-/// Whether a message is of a kind that may wait: on a leader an append without entries to a peer that
-/// has the whole log, which only tells the commit index; on a follower the reply to an append.
-fn can_wait(envelope: &Envelope, may_wait: MayWait) -> bool {
+/// How long a message may wait for the next one; none if it may not: on a leader an append without entries
+/// to a peer that has the whole log, which only tells the commit index; on a follower the reply to an
+/// append.
+fn hold_time(envelope: &Envelope, may_wait: MayWait) -> Option<Duration> {
     match (&envelope.message, may_wait) {
         (Message::Append(append), MayWait::OfLeader { last }) => {
-            append.entries.is_empty() && append.prev.index == last
+            (append.entries.is_empty() && append.prev.index == last).then_some(NOTICE_HOLD_TIME)
         }
-        (Message::AppendReply(AppendReply::Matches { .. }), MayWait::OfFollower) => true,
-        _ => false,
+        (Message::AppendReply(AppendReply::Matches { .. }), MayWait::OfFollower) => {
+            Some(CONFIRMATION_HOLD_TIME)
+        }
+        _ => None,
     }
 }
 
@@ -160,11 +173,11 @@ fn replaces(later: &Envelope, held: &Envelope) -> bool {
     later.term == held.term && is_newer
 }
 
-/// How long a message waits for the next one.
-const HOLD_TIME: Duration = Duration::from_millis(1);
-/// When the next one has to follow, so that another message waits. Timers may be late by as much as
-/// the hold time.
-const FOLLOWS_WITHIN: Duration = Duration::from_millis(2);
+/// How long a commit index waits: watches and local reads of the peer should see the entries soon.
+const NOTICE_HOLD_TIME: Duration = Duration::from_millis(1);
+/// How long a repeated confirmation waits: longer than requests are gathered on a busy member, so that it
+/// leaves with those that the member forwards next, or with the next confirmation.
+const CONFIRMATION_HOLD_TIME: Duration = Duration::from_millis(10);
 /// A peer that forwarded a request is expected to forward more for so long.
 const REQUESTS_EXPECTED: Duration = Duration::from_secs(1);
 
@@ -218,7 +231,7 @@ mod tests {
         let notice = append(PEER, 7, 7, &[]);
         assert_eq!(pass(&mut notices, [notice.clone()], now), []);
         let due = notices.next_due().unwrap();
-        assert_eq!(due, now + HOLD_TIME);
+        assert_eq!(due, now + NOTICE_HOLD_TIME);
         assert_eq!(pass(&mut notices, [], due), [notice]);
         assert_eq!(notices.next_due(), None);
     }
@@ -266,7 +279,7 @@ mod tests {
         // A newer commit index replaces an older one, and not the other way round.
         assert_eq!(pass(&mut notices, [append(PEER, 7, 6, &[])], now), []);
         assert_eq!(pass(&mut notices, [notice.clone()], now), []);
-        assert_eq!(pass(&mut notices, [], now + HOLD_TIME), [notice]);
+        assert_eq!(pass(&mut notices, [], now + NOTICE_HOLD_TIME), [notice]);
         // A leader that has lost its role, or whose membership changes, holds nothing back.
         assert_eq!(pass(&mut notices, [append(PEER, 7, 7, &[])], now), []);
         let mut send = Vec::new();
@@ -323,7 +336,7 @@ mod tests {
         let repeated = confirmation(7, 7);
         assert_eq!(pass_as_follower(&mut messages, [repeated.clone()], now), []);
         let due = messages.next_due().unwrap();
-        assert_eq!(due, now + HOLD_TIME);
+        assert_eq!(due, now + CONFIRMATION_HOLD_TIME);
         let passed = pass_as_follower(&mut messages, [], due);
         assert_eq!(passed, std::slice::from_ref(&repeated));
         // Nor does it wait while the membership changes.
@@ -338,15 +351,15 @@ mod tests {
         let (mut messages, mut now) = (DelayedMessages::default(), Instant::now());
         let notice = |commit| append(PEER, 7, commit, &[]);
         assert_eq!(pass(&mut messages, [notice(5)], now), []);
-        now += HOLD_TIME;
+        now += NOTICE_HOLD_TIME;
         assert_eq!(pass(&mut messages, [], now), [notice(5)], "it has waited in vain");
         for commit in [6, 7] {
-            now += 10 * HOLD_TIME;
+            now += 10 * NOTICE_HOLD_TIME;
             assert_eq!(pass(&mut messages, [notice(commit)], now), [notice(commit)]);
             assert_eq!(messages.next_due(), None);
         }
         // They are frequent again.
-        now += HOLD_TIME / 2;
+        now += NOTICE_HOLD_TIME / 2;
         assert_eq!(pass(&mut messages, [append(PEER, 7, 7, &[8])], now).len(), 1);
         assert_eq!(pass(&mut messages, [notice(7)], now), []);
     }

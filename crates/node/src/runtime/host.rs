@@ -28,6 +28,7 @@ use super::status::{KnownMembership, StopReason};
 use super::storage::{Storage, StoredState};
 use super::sync::lock;
 use super::transport::{MemberKey, Transport};
+use super::wake_timer::WakeTimer;
 use crate::applier::Applier;
 use crate::cluster_version::{ClusterVersion, VersionRange};
 use crate::driver::Driver;
@@ -339,6 +340,7 @@ impl Parts {
             boots,
             mailbox: Mailbox { clients, peers, done: Arc::clone(&done) },
             clock: Clock::new(self.ticker.subscribe(), self.tick, counts_all),
+            timer: WakeTimer::new(self.threads.are_own()),
             disk: disk.clone(),
             jobs,
             transport: Arc::clone(&self.transport),

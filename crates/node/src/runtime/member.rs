@@ -37,7 +37,8 @@ use super::status::{KnownMembership, MembershipEvent, NodeStatus, StopReason};
 use super::sync::lock;
 use super::transport::{MemberKey, PeerMessage, RejectReason, Transport};
 use super::versions::VersionRounds;
-use batches::ForwardedCommands;
+use super::wake_timer::WakeTimer;
+use batches::ForwardedRequests;
 
 use crate::applier::MachineJob;
 use crate::cluster_version::{ClusterVersion, VersionRange};
@@ -52,6 +53,7 @@ pub(crate) struct Member {
     pub(crate) boots: u64,
     pub(crate) mailbox: Mailbox,
     pub(crate) clock: Clock,
+    pub(crate) timer: WakeTimer,
     pub(crate) disk: DiskHandle,
     pub(crate) jobs: Arc<BatchQueue<ApplyCommand>>,
     pub(crate) transport: Arc<dyn Transport>,
@@ -101,7 +103,7 @@ pub(crate) struct TaskState {
     completions: Vec<Completion>,
     from_peers: Vec<FromPeers>,
     requests: Vec<ClientRequest>,
-    forwarded: ForwardedCommands,
+    forwarded: ForwardedRequests,
     /// Of the machine, at the last tick.
     steps_seen: u64,
 }
@@ -128,7 +130,7 @@ impl TaskState {
             completions: Vec::new(),
             from_peers: Vec::new(),
             requests: Vec::new(),
-            forwarded: ForwardedCommands::default(),
+            forwarded: ForwardedRequests::default(),
             steps_seen: 0,
         }
     }

@@ -39,6 +39,7 @@ mod storage;
 mod sync;
 mod transport;
 mod versions;
+mod wake_timer;
 
 pub(crate) use mailbox::HeldBytes;
 #[cfg(feature = "tls")]

@@ -5,16 +5,16 @@ use std::time::Instant;
 
 use quorate_core::Envelope;
 use quorate_core::message::{Message, Proposal};
-use tokio::time::sleep_until;
 
 use super::super::batch_pace::BatchesInProgress;
 use super::super::batch_queue::QuietKinds;
 use super::super::mailbox::{ClientRequest, HeldBytes, RequestKind};
 use super::Member;
 
-/// Commands that followers forwarded, until they become part of a batch.
+/// Commands and reads that followers forwarded, until they become part of a batch. Reads of one batch
+/// share a round of heartbeats, which leaves with the entries of the batch.
 #[derive(Default)]
-pub(super) struct ForwardedCommands {
+pub(super) struct ForwardedRequests {
     envelopes: Vec<Envelope>,
     /// What they count for in the transport.
     held: Vec<HeldBytes>,
@@ -27,21 +27,24 @@ const IN_PROGRESS_FOR_PEERS: usize = 2_048;
 const REQUESTS_PER_TURN: usize = 4_096;
 const DELIVERIES_PER_TURN: usize = 256;
 
-impl ForwardedCommands {
+impl ForwardedRequests {
     pub(super) fn len(&self) -> usize {
         self.envelopes.len()
     }
 
-    /// What the newest commands count for in the transport, until they are processed.
+    /// What the newest of them count for in the transport, until they are processed.
     pub(super) fn hold(&mut self, held: Option<HeldBytes>) {
         self.held.extend(held);
     }
 
-    /// Keeps a command that a follower forwarded. Any other message, and a command beyond what a
+    /// Keeps a command or a read that a follower forwarded. Any other message, and what is beyond what a
     /// turn takes, is returned.
     pub(super) fn keep(&mut self, envelope: Envelope) -> Option<Envelope> {
-        let is_command = matches!(envelope.message, Message::Propose(_, Proposal::Command(_)));
-        if !is_command || self.envelopes.len() >= REQUESTS_PER_TURN {
+        let is_kept = matches!(
+            envelope.message,
+            Message::Propose(_, Proposal::Command(_)) | Message::Read(_)
+        );
+        if !is_kept || self.envelopes.len() >= REQUESTS_PER_TURN {
             return Some(envelope);
         }
         self.envelopes.push(envelope);
@@ -65,12 +68,16 @@ impl Member {
         let peers = self.state.saves_waiting < IN_PROGRESS_FOR_PEERS;
         // Nothing else wakes the member when requests that it keeps may be processed.
         let waits = !clients || kept > 0;
+        let gathers = now < pace.gathers_until();
         // The next batch waits for the quorum first, and then for the own disk.
         let without_saves = BatchesInProgress { saves: 0, ..in_progress };
         let quorum_waits = in_progress.is_committing && now < pace.next_check(without_saves);
-        let awaited = self.awaited(waits && !quorum_waits || !peers);
-        let checked = if awaited.saves { in_progress } else { without_saves };
-        let check = waits.then(|| self.state.pace.next_check(checked));
+        let awaited = self.awaited(waits && !gathers && !quorum_waits || !peers, !gathers);
+        let check = waits.then(|| match awaited {
+            _ if gathers => self.state.pace.gathers_until(),
+            QuietKinds { saves: true, .. } => self.state.pace.next_check(in_progress),
+            QuietKinds { saves: false, .. } => self.state.pace.next_check(without_saves),
+        });
         let wake_at = check.into_iter().chain(self.state.delayed.next_due()).min();
         self.mailbox.done.set_awaited(awaited);
         let (state, mailbox) = (&mut self.state, &mut self.mailbox);
@@ -80,7 +87,7 @@ impl Member {
             _ = mailbox.peers.recv_many(&mut state.from_peers, DELIVERIES_PER_TURN), if peers => {}
             _ = mailbox.clients.recv_many(&mut state.requests, REQUESTS_PER_TURN), if clients => {}
             () = self.clock.changed() => {}
-            () = sleep_until(wake_at.unwrap_or_else(Instant::now).into()), if wake_at.is_some() => {}
+            () = self.timer.wait_until(wake_at) => {}
         }
         mailbox.done.take_all(&mut state.completions);
         while peers && state.from_peers.len() < DELIVERIES_PER_TURN {
@@ -90,18 +97,18 @@ impl Member {
         self.shared.counters.turns.add(1);
     }
 
-    /// What something waits for; `saves` is whether requests wait for the own disk. For the rest the
-    /// member is not woken; it learns it with whatever comes next, a tick at the latest.
-    fn awaited(&self, saves: bool) -> QuietKinds {
+    /// What something waits for; `saves` is whether requests wait for the own disk, `next_batch` whether
+    /// the next batch may begin as soon as the last one has ended. For the rest the member is not
+    /// woken; it learns it with whatever comes next, a tick at the latest.
+    fn awaited(&self, saves: bool, next_batch: bool) -> QuietKinds {
         let raft = self.driver.raft();
         if !raft.is_membership_at_rest() {
             return QuietKinds { saves: true, jobs: true };
         }
         let kept = self.state.requests.len() + self.state.forwarded.len();
         let log = raft.log_status();
-        let next_batch_waits = self.driver.open_requests() > 0 && !self.state.pace.was_single();
-        let jobs = kept > 0
-            || next_batch_waits
+        let has_open = self.driver.open_requests() > 0 && !self.state.pace.was_single();
+        let jobs = next_batch && (kept > 0 || has_open)
             || self.state.jobs_waiting > 1
             || log.commit > log.applying;
         let saves = saves || raft.is_own_copy_awaited() || self.driver.messages_wait_for_saves();
