@@ -86,8 +86,8 @@ pub enum MachineJobDone {
 
 impl MachineJobDone {
     /// Whether the driver has to know it soon, for a request or the membership. Otherwise it only
-    /// advances the applied index and ends requests of commands that ran, which the machine's task
-    /// answers.
+    /// advances the applied index and ends requests of commands and queries that ran, which the
+    /// machine's task answers.
     #[cfg(feature = "runtime")]
     pub(crate) fn is_awaited(&self) -> bool {
         match self {
@@ -96,6 +96,7 @@ impl MachineJobDone {
                 let all_ran = outcomes.iter().all(|(_, outcome)| ran(outcome));
                 !all_ran || !versions.is_empty() || *removed || *membership_changed
             }
+            Self::Queried { .. } => false,
             _ => true,
         }
     }

@@ -67,8 +67,8 @@ impl BatchPace {
         self.began + self.gather_time()
     }
 
-    /// Few requests are not delayed: nothing is gained.
-    fn gather_time(&self) -> Duration {
+    /// The shortest time between two batches. Few requests are not delayed: nothing is gained.
+    pub(crate) fn gather_time(&self) -> Duration {
         if self.recent < GATHERED_MIN { Duration::ZERO } else { self.gather.get() }
     }
 }

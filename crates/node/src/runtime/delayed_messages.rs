@@ -8,6 +8,9 @@
 //! A follower that was told only a commit index confirms again what it has confirmed before. The
 //! leader waits for that only after it lost messages, and while the membership changes.
 //!
+//! While processors are scarce, a follower that saves entries replies to a heartbeat when they are saved.
+//! Reads that wait for it were gathered with the entries; so one message ends both.
+//!
 //! If messages to a peer are rare, none waits.
 
 use std::collections::BTreeMap;
@@ -66,7 +69,9 @@ pub(crate) enum MayWait {
     OfLeader {
         last: Index,
     },
-    OfFollower,
+    /// Those of a follower. `save` is for how long the reply to a heartbeat may wait for a save in
+    /// progress, which another message waits for.
+    OfFollower { save: Option<Duration> },
 }
 
 impl DelayedMessages {
@@ -145,15 +150,16 @@ impl PeerTraffic {
 
 /// How long a message may wait for the next one; none if it may not: on a leader an append without entries
 /// to a peer that has the whole log, which only tells the commit index; on a follower the reply to an
-/// append.
+/// append, and the reply to a heartbeat while a save is in progress.
 fn hold_time(envelope: &Envelope, may_wait: MayWait) -> Option<Duration> {
     match (&envelope.message, may_wait) {
         (Message::Append(append), MayWait::OfLeader { last }) => {
             (append.entries.is_empty() && append.prev.index == last).then_some(NOTICE_HOLD_TIME)
         }
-        (Message::AppendReply(AppendReply::Matches { .. }), MayWait::OfFollower) => {
+        (Message::AppendReply(AppendReply::Matches { .. }), MayWait::OfFollower { .. }) => {
             Some(CONFIRMATION_HOLD_TIME)
         }
+        (Message::HeartbeatReply(_), MayWait::OfFollower { save }) => save,
         _ => None,
     }
 }
@@ -183,7 +189,7 @@ const REQUESTS_EXPECTED: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
-    use quorate_core::message::Heartbeat;
+    use quorate_core::message::{Heartbeat, HeartbeatReply};
     use quorate_core::{Entries, Entry, EntryId, Payload};
 
     use super::*;
@@ -191,6 +197,7 @@ mod tests {
     const PEER: MemberId = MemberId(2);
     const OTHER: MemberId = MemberId(3);
     const LEADER: MayWait = MayWait::OfLeader { last: 7 };
+    const FOLLOWER: MayWait = MayWait::OfFollower { save: None };
 
     fn envelope(to: MemberId, message: Message) -> Envelope {
         Envelope { from: MemberId(1), to, term: 1, incarnation: 0, joined_at: 0, message }
@@ -297,7 +304,7 @@ mod tests {
         now: Instant,
     ) -> Vec<Envelope> {
         let mut send = send.into_iter().collect();
-        messages.pass(&mut send, MayWait::OfFollower, now);
+        messages.pass(&mut send, FOLLOWER, now);
         send
     }
 
@@ -344,6 +351,28 @@ mod tests {
         let mut send = Vec::new();
         messages.pass(&mut send, MayWait::Nothing, now);
         assert_eq!(send, [repeated]);
+    }
+
+    #[test]
+    fn a_reply_to_a_heartbeat_leaves_with_the_confirmation_of_a_save() {
+        let (mut messages, now) = (DelayedMessages::default(), Instant::now());
+        let reply = HeartbeatReply { commit: 5, round: 3, sent_at: 0, stalled: Stalled::default() };
+        let reply = envelope(PEER, Message::HeartbeatReply(reply));
+        let pass = |messages: &mut DelayedMessages, send: &[Envelope], save| {
+            let mut send = send.to_vec();
+            messages.pass(&mut send, MayWait::OfFollower { save }, now);
+            send
+        };
+        let replies = [reply.clone()];
+        assert_eq!(pass(&mut messages, &replies, None), replies, "no save is in progress");
+        let save = Some(Duration::from_millis(3));
+        assert_eq!(pass(&mut messages, &replies, save), []);
+        assert_eq!(messages.next_due(), Some(now + Duration::from_millis(3)));
+        let passed = pass(&mut messages, &[confirmation(7, 5)], None);
+        assert_eq!(passed, [reply, confirmation(7, 5)]);
+        // It waits for nothing else.
+        assert_eq!(pass(&mut messages, &replies, save), []);
+        assert_eq!(pass(&mut messages, &[], None), replies, "the save has ended");
     }
 
     #[test]

@@ -288,7 +288,7 @@ impl Parts {
         opened: OpenedMember<M>,
     ) -> Result<Node, (NodeError, DiskHandle)> {
         let OpenedMember { driver, mut applier, storage, boots } = opened;
-        let shared = Arc::new(shared(config, &driver, self.gather.clone()));
+        let shared = Arc::new(shared(config, &driver));
         let done = Arc::new(BatchQueue::new());
         let counters = Arc::clone(&shared.counters);
         let observer = Arc::clone(&shared.observer);
@@ -398,7 +398,7 @@ impl Parts {
     }
 }
 
-fn shared(config: &NodeConfig, driver: &Driver, gather: GatherTime) -> SharedState {
+fn shared(config: &NodeConfig, driver: &Driver) -> SharedState {
     let raft = driver.raft();
     let status = raft.status();
     let membership = Arc::clone(raft.membership());
@@ -414,7 +414,7 @@ fn shared(config: &NodeConfig, driver: &Driver, gather: GatherTime) -> SharedSta
         cluster_version: watch::Sender::new(driver.cluster_version()),
         events: broadcast::Sender::new(EVENTS_KEPT),
         ended: watch::Sender::new(None),
-        barriers: SharedBarriers::new(gather),
+        barriers: SharedBarriers::default(),
     }
 }
 

@@ -527,7 +527,7 @@ impl Member {
         let may_wait = match is_settled && raft.is_membership_at_rest() && are_members() {
             false => MayWait::Nothing,
             true if leads => MayWait::OfLeader { last: raft.log_status().last.index },
-            true => MayWait::OfFollower,
+            true => MayWait::OfFollower { save: self.gathers_for_save() },
         };
         self.state.delayed.pass(&mut messages, may_wait, Instant::now());
         if messages.is_empty() {

@@ -11,7 +11,7 @@ use crate::outcome::{RequestOutcome, RequestReply};
 use crate::request_table::RequestToken;
 
 /// Where the outcomes of requests go, by token. The member's task completes requests, and the machine's
-/// task those whose commands it has run, since their callers need nothing else. The first of them
+/// task those whose commands or queries it has run, since their callers need nothing else. The first of them
 /// completes a request; the other finds no caller.
 #[derive(Default)]
 pub(crate) struct PendingReplies(Arc<Mutex<ReplyTable>>);
@@ -67,24 +67,32 @@ impl PendingReplies {
 }
 
 impl MachineReplies {
-    /// Takes the replies of commands that have run out of these results. What else there is to know
-    /// stays for the member, which also publishes a new cluster version before it is answered.
+    /// Takes the replies of commands and queries that have run out of these results. What else there is to
+    /// know stays for the member, which also publishes a new cluster version before it is answered.
     pub(crate) fn take_ready(&self, done: &mut [MachineJobDone]) -> ReadyReplies {
         let mut ready = Vec::new();
         let Some(table) = self.0.upgrade() else { return ReadyReplies(ready) };
         let mut locked = None;
         for job in done {
-            let MachineJobDone::Applied { outcomes, versions, .. } = job else { continue };
-            if !versions.is_empty() {
-                continue;
-            }
-            for (sequence, outcome) in outcomes {
-                let CommandOutcome::Ran { index, reply } = outcome else { continue };
-                let table = locked.get_or_insert_with(|| lock(&table));
-                if let Some(caller) = table.take(RequestToken(*sequence)) {
-                    let (index, reply) = (*index, std::mem::take(reply));
-                    ready.push((caller, Ok(RequestReply::Ran { index, reply })));
+            match job {
+                MachineJobDone::Applied { outcomes, versions, .. } if versions.is_empty() => {
+                    for (sequence, outcome) in outcomes {
+                        let CommandOutcome::Ran { index, reply } = outcome else { continue };
+                        let table = locked.get_or_insert_with(|| lock(&table));
+                        if let Some(caller) = table.take(RequestToken(*sequence)) {
+                            let (index, reply) = (*index, std::mem::take(reply));
+                            ready.push((caller, Ok(RequestReply::Ran { index, reply })));
+                        }
+                    }
                 }
+                MachineJobDone::Queried { token, index, reply } => {
+                    let table = locked.get_or_insert_with(|| lock(&table));
+                    if let Some(caller) = table.take(*token) {
+                        let (index, reply) = (*index, std::mem::take(reply));
+                        ready.push((caller, Ok(RequestReply::Read { index, reply })));
+                    }
+                }
+                _ => {}
             }
         }
         ReadyReplies(ready)
@@ -160,6 +168,21 @@ mod tests {
         assert_eq!(answers[0].try_recv().unwrap(), refused());
         assert_eq!(answers[2].try_recv().unwrap(), refused());
         assert!(lock(&replies.0).replies.is_empty());
+    }
+
+    #[test]
+    fn a_query_that_ran_is_answered_once() {
+        let replies = PendingReplies::default();
+        let mut answers = waiting(&replies, &[3]);
+        let queried = || MachineJobDone::Queried {
+            token: RequestToken(3),
+            index: 9,
+            reply: "reply".into(),
+        };
+        replies.for_machine().take_ready(&mut [queried()]).send();
+        let expected = RequestReply::Read { index: 9, reply: "reply".into() };
+        assert_eq!(answers[0].try_recv().unwrap(), Ok(expected));
+        assert!(replies.for_machine().take_ready(&mut [queried()]).0.is_empty());
     }
 
     #[test]

@@ -1,39 +1,46 @@
-//! Barriers of many callers in one request: callers that come while one is in progress share the
-//! next one. It is sent after they came, so it covers everything that they may have seen. The cost
-//! of a request does not depend on the number of its callers.
+//! Barriers of many callers in one request. Callers share the next barrier until the member takes it
+//! out of its mailbox: from then on it is confirmed by the leader, so it covers everything that they may
+//! have seen. The cost of a request does not depend on the number of its callers.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
-use std::time::Instant;
 
 use quorate_core::Index;
 use tokio::runtime::Handle;
-use tokio::time::sleep_until;
 
-use super::batch_pace::{BatchPace, BatchesInProgress};
-use super::cpu_pressure::GatherTime;
 use super::node::Node;
 use super::sync::lock;
 use crate::outcome::{OutcomeUnknown, RequestError};
 
 type BarrierResult = Result<Index, RequestError>;
 
-/// The barriers of one member.
+/// The barriers of one member. One is in progress at a time.
+#[derive(Default)]
 pub(crate) struct SharedBarriers(Mutex<BarrierState>);
 
-impl SharedBarriers {
-    pub(crate) fn new(gather: GatherTime) -> Self {
-        let pace = BatchPace::new(Instant::now(), gather);
-        Self(Mutex::new(BarrierState { is_in_progress: false, next: None, pace }))
-    }
-}
-
+#[derive(Default)]
 struct BarrierState {
     is_in_progress: bool,
-    /// Callers whose barrier has yet to be sent.
-    next: Option<Arc<BarrierGroup>>,
-    pace: BatchPace,
+    /// Callers whose barrier the member has not begun, apart from the one that sends it.
+    waiting: Option<Arc<BarrierGroup>>,
+    /// How many callers that are, with the one that sends it.
+    waiting_callers: usize,
+    /// Callers whose barrier the member has begun.
+    begun: Vec<Arc<BarrierGroup>>,
+    /// How many barriers the member has begun.
+    begun_count: u64,
+}
+
+impl SharedBarriers {
+    /// The member begins a barrier for all who wait. Returns how many these are.
+    pub(crate) fn begin(&self) -> usize {
+        let mut state = lock(&self.0);
+        let group = state.waiting.take();
+        state.begun.extend(group);
+        state.begun_count += 1;
+        std::mem::take(&mut state.waiting_callers)
+    }
 }
 
 /// Callers that share a barrier.
@@ -76,22 +83,20 @@ impl BarrierGroup {
     }
 }
 
-/// Waits for a barrier that is sent after this call.
+/// Waits for a barrier that begins after this call.
 pub(crate) async fn wait(node: &Node) -> BarrierResult {
     let group = {
         let mut state = lock(&node.barriers().0);
+        state.waiting_callers += 1;
         if !std::mem::replace(&mut state.is_in_progress, true) {
             None
         } else {
-            Some(Arc::clone(state.next.get_or_insert_default()))
+            Some(Arc::clone(state.waiting.get_or_insert_default()))
         }
     };
     match group {
         Some(group) => group.wait().await,
-        None => {
-            let turn = BarrierTurn { node: node.clone(), stage: BarrierStage::Gathering };
-            turn.send(None).await
-        }
+        None => BarrierTurn { node: node.clone() }.send().await,
     }
 }
 
@@ -99,69 +104,50 @@ pub(crate) async fn wait(node: &Node) -> BarrierResult {
 /// the next one.
 struct BarrierTurn {
     node: Node,
-    stage: BarrierStage,
-}
-
-enum BarrierStage {
-    /// It gathers callers.
-    Gathering,
-    /// It is sent for these callers; none for a caller that sends its own.
-    Sent(Option<Arc<BarrierGroup>>),
 }
 
 impl BarrierTurn {
-    async fn send(mut self, group: Option<Arc<BarrierGroup>>) -> BarrierResult {
-        self.stage = BarrierStage::Sent(group);
+    async fn send(self) -> BarrierResult {
+        let begun_before = lock(&self.node.barriers().0).begun_count;
         let result = self.node.send_barrier().await;
-        if let BarrierStage::Sent(Some(group)) = &self.stage {
+        let groups = {
+            let mut state = lock(&self.node.barriers().0);
+            let mut groups = std::mem::take(&mut state.begun);
+            if state.begun_count == begun_before {
+                // The member has ended.
+                groups.extend(state.waiting.take());
+            }
+            groups
+        };
+        for group in groups {
             group.complete(result.clone());
-            self.stage = BarrierStage::Sent(None);
         }
         result
-    }
-
-    /// The barrier of those that came while the last one was in progress. Others join them until it
-    /// is sent.
-    async fn send_next(self) {
-        let check = lock(&self.node.barriers().0).pace.next_check(NOTHING_IN_PROGRESS);
-        if check > Instant::now() {
-            sleep_until(check.into()).await;
-        }
-        let group = {
-            let mut state = lock(&self.node.barriers().0);
-            let group = state.next.take();
-            let callers = group.as_ref().map_or(0, |group| lock(&group.0).callers.len());
-            state.pace.begin(Instant::now(), callers);
-            group
-        };
-        let _ = self.send(group).await;
     }
 }
 
 impl Drop for BarrierTurn {
     fn drop(&mut self) {
-        let (group, may_continue) = match &mut self.stage {
-            // The runtime is shutting down.
-            BarrierStage::Gathering => (None, false),
-            BarrierStage::Sent(group) => (group.take(), true),
-        };
-        let runtime = Handle::try_current().ok().filter(|_| may_continue);
-        let (continues, abandoned) = {
-            let mut state = lock(&self.node.barriers().0);
-            let continues = state.next.is_some() && runtime.is_some();
-            state.is_in_progress = continues;
-            (continues, if continues { None } else { state.next.take() })
-        };
-        for group in group.into_iter().chain(abandoned) {
-            group.complete(Err(RequestError::Unknown(OutcomeUnknown::Stopped)));
+        let runtime = Handle::try_current().ok();
+        let mut state = lock(&self.node.barriers().0);
+        // If the caller that sent the barrier went away, others may wait for it: the next one, which
+        // begins later, covers them too.
+        let others_wait = state.waiting.is_some() || !state.begun.is_empty();
+        state.is_in_progress = others_wait && runtime.is_some();
+        if let (true, Some(runtime)) = (others_wait, &runtime) {
+            drop(state);
+            let turn = Self { node: self.node.clone() };
+            runtime.spawn(async move {
+                let _ = turn.send().await;
+            });
+            return;
         }
-        if let Some(runtime) = runtime.filter(|_| continues) {
-            let turn = Self { node: self.node.clone(), stage: BarrierStage::Gathering };
-            runtime.spawn(turn.send_next());
+        state.waiting_callers = 0;
+        let mut abandoned = std::mem::take(&mut state.begun);
+        abandoned.extend(state.waiting.take());
+        drop(state);
+        for group in abandoned {
+            group.complete(Err(RequestError::Unknown(OutcomeUnknown::Stopped)));
         }
     }
 }
-
-/// A barrier is sent after the one before, so nothing else is waited for.
-const NOTHING_IN_PROGRESS: BatchesInProgress =
-    BatchesInProgress { saves: 0, jobs: 0, is_committing: false };

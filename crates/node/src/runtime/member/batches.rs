@@ -1,7 +1,7 @@
 //! How a member forms batches: what it takes out of its mailbox in one turn, and when the requests
 //! among it are processed (`batch_pace.rs`).
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use quorate_core::Envelope;
 use quorate_core::message::{Message, Proposal};
@@ -115,6 +115,12 @@ impl Member {
         QuietKinds { saves, jobs }
     }
 
+    /// How long requests are gathered, if a message waits for a save in progress.
+    pub(super) fn gathers_for_save(&self) -> Option<Duration> {
+        let gathers = self.state.pace.gather_time();
+        (!gathers.is_zero() && self.driver.messages_wait_for_saves()).then_some(gathers)
+    }
+
     fn batches_in_progress(&self) -> BatchesInProgress {
         let raft = self.driver.raft();
         let log = raft.log_status();
@@ -138,20 +144,23 @@ impl Member {
             let Ok(request) = self.mailbox.clients.try_recv() else { break };
             requests.push(request);
         }
-        if !forwarded.envelopes.is_empty() || !requests.is_empty() {
-            self.state.pace.begin(now, forwarded.envelopes.len() + requests.len());
-        }
+        let mut size = forwarded.envelopes.len();
         for envelope in forwarded.envelopes {
             self.receive(envelope);
         }
         for request in requests.drain(..) {
-            self.on_request(request);
+            size += self.on_request(request);
+        }
+        if size > 0 {
+            self.state.pace.begin(now, size);
         }
         self.state.requests = requests;
     }
 
-    pub(super) fn on_request(&mut self, request: ClientRequest) {
+    /// Returns how many callers the request has.
+    pub(super) fn on_request(&mut self, request: ClientRequest) -> usize {
         let counters = &self.shared.counters;
+        let mut callers = 1;
         let token = match request.kind {
             RequestKind::Propose(command) => {
                 counters.proposals.add(1);
@@ -168,11 +177,13 @@ impl Member {
             RequestKind::ReadLocal(query) => self.driver.read_local(query),
             RequestKind::Barrier => {
                 counters.reads.add(1);
+                callers = self.shared.barriers.begin();
                 self.driver.barrier()
             }
             RequestKind::Change(change, wait) => self.driver.change(*change, wait),
             RequestKind::Transfer(to) => self.driver.transfer(to),
         };
         self.state.waiting.insert(token, request.reply);
+        callers
     }
 }
