@@ -45,10 +45,12 @@ impl<T: Table> Machine for Kv<T> {
     }
 
     fn apply(&mut self, index: u64, command: &Bytes) -> Result<Bytes, MachineError> {
+        self.reply_with_reads(true);
         Ok(self.apply_bytes(index, command).map_err(machine_error)?.reply.encode())
     }
 
     fn apply_without_reply(&mut self, index: u64, command: &Bytes) -> Result<(), MachineError> {
+        self.reply_with_reads(false);
         self.apply_bytes(index, command).map(drop).map_err(machine_error)
     }
 
@@ -324,13 +326,20 @@ impl<T: Table> SharedKv<T> {
         self.hub().len()
     }
 
-    /// Applies a command, and tells watchers and the observer.
-    fn apply_shared(&self, index: u64, command: &Bytes) -> Result<KvCommandReply, MachineError> {
+    /// Applies a command, and tells watchers and the observer. Without `replies`, the reply lacks what
+    /// the command read.
+    fn apply_shared(
+        &self,
+        index: u64,
+        command: &Bytes,
+        replies: bool,
+    ) -> Result<KvCommandReply, MachineError> {
         let observer = self.shared.observer.get();
         let began = observer.map_or(0, |observer| observer.begin());
         let mut kv = self.write();
         // No watcher is created while the machine is locked for writing.
         kv.collect_events(!self.hub().is_empty());
+        kv.reply_with_reads(replies);
         let applied = kv.apply_bytes(index, command).map_err(machine_error)?;
         if let Some(observer) = observer {
             observer.applied(began, &applied);
@@ -373,11 +382,11 @@ impl<T: Table + Send + 'static> Machine for SharedKv<T> {
     }
 
     fn apply(&mut self, index: u64, command: &Bytes) -> Result<Bytes, MachineError> {
-        Ok(self.apply_shared(index, command)?.encode())
+        Ok(self.apply_shared(index, command, true)?.encode())
     }
 
     fn apply_without_reply(&mut self, index: u64, command: &Bytes) -> Result<(), MachineError> {
-        self.apply_shared(index, command).map(drop)
+        self.apply_shared(index, command, false).map(drop)
     }
 
     fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {

@@ -38,6 +38,8 @@ pub struct Kv<T: Table> {
     /// Called for each key of a command that may have very many.
     pub(crate) progress: ProgressFn,
     collects_events: bool,
+    /// Whether replies contain what the commands read.
+    pub(crate) replies_with_reads: bool,
 }
 
 /// Called while a long command runs, at short intervals.
@@ -163,6 +165,7 @@ impl<T: Table> Kv<T> {
             undurable: 0,
             progress,
             collects_events: true,
+            replies_with_reads: true,
         })
     }
 
@@ -170,6 +173,12 @@ impl<T: Table> Kv<T> {
     /// that nobody watches.
     pub fn collect_events(&mut self, collects: bool) {
         self.collects_events = collects;
+    }
+
+    /// Whether the replies to commands contain the pairs that these read: ranges of transactions, and
+    /// previous pairs. Off, they cost less: for commands whose reply nobody waits for.
+    pub fn reply_with_reads(&mut self, replies: bool) {
+        self.replies_with_reads = replies;
     }
 
     /// From now on long commands call this function while they run.

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
-use crate::command::{Range, SortOrder, SortTarget};
+use crate::command::{Range, SortOrder, SortTarget, Txn, TxnOperation};
 use crate::error::KvError;
 use crate::index::{KeyVersion, ScanEnd};
 use crate::machine::{CommandError, Kv};
@@ -116,18 +116,33 @@ impl<T: Table> Kv<T> {
         Ok(read.next.is_none())
     }
 
+    /// The bytes that the reads of a transaction have, as [`IncrementalRead::bytes_measured`], if each of
+    /// them reads one key at the current revision. Most transactions do.
+    ///
+    /// [`IncrementalRead::bytes_measured`]: crate::IncrementalRead::bytes_measured
+    pub fn size_of_single_keys(&self, reads: &Txn) -> Option<u64> {
+        let size = |operation: &TxnOperation| match operation {
+            TxnOperation::Range(range) if range.keys.is_single() && range.revision <= 0 => {
+                let key = &range.keys.key;
+                let current = self.state.index.current(key);
+                Some(current.map_or(0, |current| range.size_of(key.len(), current.version)))
+            }
+            _ => None,
+        };
+        let is_plain = reads.compare.is_empty() && reads.failure.is_empty();
+        is_plain.then(|| reads.success.iter().map(size).sum()).flatten()
+    }
+
     /// Determines more of the size of a range. Returns whether it is complete.
     pub(crate) fn measure_range(&self, read: &mut RangeRead, work: &mut usize) -> bool {
         let reads_max = read.range.reads_max();
-        let (keys, needs_values) = (&read.range.keys, read.range.needs_values());
-        let size = &mut read.size;
+        let (range, size) = (&read.range, &mut read.size);
         let Some(from) = size.next.take() else { return true };
         if size.keys >= reads_max {
             return true;
         }
-        let end = self.state.index.scan(keys, &from, read.at, work, |key, version| {
-            let row = if needs_values { version.row_bytes as usize } else { key.len() };
-            size.bytes += (row + KEY_OVERHEAD_BYTES) as u64;
+        let end = self.state.index.scan(&range.keys, &from, read.at, work, |key, version| {
+            size.bytes += range.size_of(key.len(), version);
             size.keys += 1;
             if size.keys >= reads_max { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
@@ -187,6 +202,12 @@ impl<T: Table> Kv<T> {
 impl Range {
     fn limit(&self) -> usize {
         if self.limit > 0 { self.limit as usize } else { usize::MAX }
+    }
+
+    /// The bytes that a key takes in the response.
+    fn size_of(&self, key_bytes: usize, version: KeyVersion) -> u64 {
+        let row = if self.needs_values() { version.row_bytes as usize } else { key_bytes };
+        (row + KEY_OVERHEAD_BYTES) as u64
     }
 
     /// Whether values are returned, or sorted by.

@@ -15,7 +15,8 @@ use crate::index::KeyVersion;
 use crate::machine::{CommandError, Kv};
 use crate::packed_keys::KeyRef;
 use crate::reply::{
-    DeleteRangeOutcome, KeyValue, KvOutcome, PutOutcome, TxnOperationReply, TxnOutcome,
+    DeleteRangeOutcome, KeyValue, KvOutcome, PutOutcome, RangeOutcome, TxnOperationReply,
+    TxnOutcome,
 };
 use crate::revision::{Revision, RowKey, key_of_tombstone, new_put_row, row_bytes, tombstone_row};
 use crate::table::{Table, TableError};
@@ -155,6 +156,10 @@ impl<T: Table> Kv<T> {
         for step in &branch.steps {
             (self.progress)();
             let outcome = match step {
+                // Its revision was checked with the branch.
+                TxnStep::Operation(TxnOperation::Range(_)) if !self.replies_with_reads => {
+                    KvOutcome::Range(RangeOutcome::default())
+                }
                 TxnStep::Operation(TxnOperation::Range(range)) => {
                     KvOutcome::Range(self.read_range(range, self.now(writes))?)
                 }
@@ -178,7 +183,8 @@ impl<T: Table> Kv<T> {
         writes: &mut CommandWrites,
     ) -> Result<PutOutcome, TableError> {
         let mut previous = None;
-        if (put.prev_kv || put.ignore_value || put.ignore_lease)
+        let returns_previous = put.prev_kv && self.replies_with_reads;
+        if (returns_previous || put.ignore_value || put.ignore_lease)
             && let Some(current) = self.state.index.current(&put.key)
         {
             previous = Some(self.read_version(current.version)?);
@@ -188,7 +194,7 @@ impl<T: Table> Kv<T> {
         let kept_lease = kept.filter(|_| put.ignore_lease).map(|kv| kv.lease);
         let value = kept_value.unwrap_or(&put.value);
         self.put_key(&put.key, value, kept_lease.unwrap_or(put.lease), writes)?;
-        Ok(PutOutcome { previous: previous.filter(|_| put.prev_kv) })
+        Ok(PutOutcome { previous: previous.filter(|_| returns_previous) })
     }
 
     fn put_key(
@@ -218,7 +224,7 @@ impl<T: Table> Kv<T> {
         writes: &mut CommandWrites,
     ) -> Result<DeleteRangeOutcome, TableError> {
         let mut outcome = DeleteRangeOutcome::default();
-        if deletion.prev_kv {
+        if deletion.prev_kv && self.replies_with_reads {
             let range = Range { keys: deletion.keys.clone(), ..Range::default() };
             outcome.previous = self.read_range_at(range, self.now(writes))?.kvs;
         }

@@ -134,31 +134,41 @@ pub(crate) async fn reserve_for_write(
     }
     let query = Query::Txn(reads);
     let start = |kv: &Kv<AnyTable>, issuer: Issuer<'_>| start_measuring(kv, issuer, &query);
-    let (mut read, is_measured) = context.with_identity(client, start).await?;
-    if !is_measured {
-        read = measure(context, &context.reads.of_client(client), read).await?;
-    }
-    let memory = context.responses.reserve(read.bytes_measured(), WAIT).await?;
-    Ok(Some(memory))
+    let bytes = match context.with_identity(client, start).await? {
+        ReplySize::Known(bytes) => bytes,
+        ReplySize::Partly(read) => {
+            measure(context, &context.reads.of_client(client), *read).await?.bytes_measured()
+        }
+    };
+    Ok(Some(context.responses.reserve(bytes, WAIT).await?))
 }
 
-/// Whether the size was determined already.
+/// The bytes of what a reply contains.
+enum ReplySize {
+    Known(u64),
+    /// Some of it was measured.
+    Partly(Box<IncrementalRead>),
+}
+
 fn start_measuring(
     kv: &Kv<AnyTable>,
     issuer: Issuer<'_>,
     query: &Query,
-) -> Result<(IncrementalRead, bool), ServiceError> {
+) -> Result<ReplySize, ServiceError> {
     kv.check_query(issuer, query)?;
     let Query::Txn(reads) = query else { return Err(ServiceError::UnexpectedReply) };
+    if let Some(bytes) = kv.size_of_single_keys(reads) {
+        return Ok(ReplySize::Known(bytes));
+    }
     let mut read = kv.start_txn(reads.clone())?;
     // This prepares the ranges and reads none of them.
     let nothing = ReadLimits::default().keys_max(0);
-    if kv.continue_read(&mut read, nothing)?.is_err() {
-        // A revision that this member does not have, or no longer: the write itself is refused.
-        return Ok((read, true));
+    let is_refused = kv.continue_read(&mut read, nothing)?.is_err();
+    // A revision that this member does not have, or no longer: the write itself is refused.
+    if is_refused || kv.measure_read(&mut read, ReadLimits::default().keys_max) {
+        return Ok(ReplySize::Known(read.bytes_measured()));
     }
-    let is_measured = kv.measure_read(&mut read, ReadLimits::default().keys_max);
-    Ok((read, is_measured))
+    Ok(ReplySize::Partly(Box::new(read)))
 }
 
 /// Most reads are complete after this. The issuer is checked at the moment whose data is read.
