@@ -367,6 +367,8 @@ pub(crate) enum BenchOperation {
     Mixed,
     /// Write keys that other clients watch; measures the time until the event arrives.
     Watch,
+    /// Grant a lease of an hour. The leases stay.
+    Lease,
 }
 
 #[derive(Subcommand, Debug)]

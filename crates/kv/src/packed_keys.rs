@@ -26,10 +26,12 @@ struct KeyPlace {
     head: u32,
 }
 
+const HEAD_BYTES: usize = size_of::<u32>();
+
 /// The first bytes of a suffix in the order of the bytes. Suffixes with different heads are ordered
 /// as their heads are.
 fn head_of(suffix: &[u8]) -> u32 {
-    let mut head = [0; 4];
+    let mut head = [0; HEAD_BYTES];
     let length = suffix.len().min(head.len());
     head[..length].copy_from_slice(&suffix[..length]);
     u32::from_be_bytes(head)
@@ -123,13 +125,26 @@ impl PackedKeys {
         let mut high = low + same.partition_point(|place| place.head == head);
         while low < high {
             let middle = low + (high - low) / 2;
-            match self.suffix(middle).cmp(rest) {
+            match self.cmp_of_same_head(middle, rest) {
                 Ordering::Less => low = middle + 1,
                 Ordering::Equal => return Ok(middle),
                 Ordering::Greater => high = middle,
             }
         }
         Err(low)
+    }
+
+    /// Compares a suffix with what remains of a key, if both have the same head. Short ones need no access
+    /// to the suffixes, which are likely not in the processor's cache.
+    #[inline]
+    fn cmp_of_same_head(&self, position: usize, rest: &[u8]) -> Ordering {
+        let end = self.places.get(position).map_or(0, |place| place.end as usize);
+        let len = end - self.start(position);
+        if len.max(rest.len()) <= HEAD_BYTES {
+            // Zeros follow in the head of the shorter one: it comes first.
+            return len.cmp(&rest.len());
+        }
+        self.suffix(position).cmp(rest)
     }
 
     /// Inserts a key at the position that [`Self::search`] returned for it.

@@ -9,7 +9,7 @@ use super::{InstrumentError, Session};
 /// What to send, as arguments of `quorate bench`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BenchLoad<'a> {
-    /// `put`, `get`, `txn`, `mixed` or `watch`.
+    /// `put`, `get`, `txn`, `mixed`, `watch` or `lease`.
     pub(super) operation: &'a str,
     pub(super) clients: u32,
     pub(super) seconds: u64,

@@ -1,16 +1,12 @@
 //! `quorate-bench scale`: what many keys, watchers, leases and voters cost.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
-
-use serde_json::json;
 
 use super::load::{BenchLoad, LoadResult};
 use super::processes::{ServerCluster, ServerProcess};
 use super::report::{Report, ReportColumn};
 use super::usage::Usage;
-use super::{InstrumentError, Session, System, http};
+use super::{InstrumentError, Session, System};
 
 const CASES: [&str; 6] = ["few-keys", "many-keys", "watchers", "leases", "voters", "overwrite"];
 
@@ -29,7 +25,7 @@ pub(super) const LEGEND: &str = "\
 few-keys   puts of 64 clients over 10,000 keys
 many-keys  the same over --keys keys that all exist; restart: one member, until it serves
 watchers   events to --watchers watchers; an operation is an event
-leases     --leases grants through the JSON gateway
+leases     grants of 256 clients until there are --leases leases
 voters     puts of 256 clients with --voters members
 overwrite  puts over 1,000 keys for ten times --seconds
 disk MB    files of the largest member; RSS likewise; disk B/op: written by all members";
@@ -70,6 +66,7 @@ fn measure(
     let load = match case {
         "watchers" => BenchLoad { operation: "watch", more: &["--watchers", &watchers], ..puts },
         "voters" => BenchLoad { clients: 256, ..puts },
+        "leases" => BenchLoad { operation: "lease", clients: 256, ..puts },
         "overwrite" => BenchLoad { seconds: 10 * args.seconds, keys: 1_000, ..puts },
         _ => puts,
     };
@@ -81,7 +78,7 @@ fn measure(
     let pids = cluster.pids();
     let before = Usage::of(&pids);
     let result = if case == "leases" {
-        grant_leases(session, &cluster)?
+        grant_leases(session, &cluster, load)?
     } else {
         load.run(session, &cluster.endpoints_without(None))?
     };
@@ -91,8 +88,8 @@ fn measure(
     let each = |total: f64| (result.done > 0.0).then(|| total / result.done);
     Ok(vec![
         Some(result.per_second),
-        Some(result.p99_ms).filter(|_| case != "leases"),
-        Some(result.longest_ms).filter(|_| case != "leases"),
+        Some(result.p99_ms),
+        Some(result.longest_ms),
         each(used.cpu_seconds * 100_000.0),
         Some(used.memory_bytes as f64 / 1e6),
         Some(disk as f64 / 1e6),
@@ -111,30 +108,24 @@ fn restart(cluster: &mut ServerCluster) -> Result<Duration, InstrumentError> {
     Ok(began.elapsed())
 }
 
-/// Grants leases from a few threads, until all are granted or the time is used up.
+/// Grants leases until there are as many as asked for.
 fn grant_leases(
     session: &Session<'_>,
     cluster: &ServerCluster,
+    load: BenchLoad<'_>,
 ) -> Result<LoadResult, InstrumentError> {
-    let next = AtomicU64::new(1);
-    let ports: Vec<u16> = cluster.members.iter().map(|member| member.client_port).collect();
-    let began = Instant::now();
-    let granted: Result<Vec<()>, InstrumentError> = thread::scope(|scope| {
-        let grant = |number: usize| {
-            let port = ports[number % ports.len()];
-            while next.fetch_add(1, Ordering::Relaxed) <= session.args.leases {
-                http::call(port, "/v3/lease/grant", &json!({"TTL": "3600"}))?;
-                session.check_time()?;
-            }
-            Ok(())
+    let mut all = LoadResult::default();
+    let mut took = 0.0;
+    while all.done < session.args.leases as f64 {
+        session.check_time()?;
+        let part = load.run(session, &cluster.endpoints_without(None))?;
+        took += part.done / part.per_second.max(f64::MIN_POSITIVE);
+        all = LoadResult {
+            done: all.done + part.done,
+            p99_ms: all.p99_ms.max(part.p99_ms),
+            longest_ms: all.longest_ms.max(part.longest_ms),
+            ..all
         };
-        let threads: Vec<_> =
-            (0..GRANTING_THREADS).map(|number| scope.spawn(move || grant(number))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap_or(Ok(()))).collect()
-    });
-    granted?;
-    let (done, took) = (session.args.leases as f64, began.elapsed().as_secs_f64());
-    Ok(LoadResult { done, per_second: done / took, ..LoadResult::default() })
+    }
+    Ok(LoadResult { per_second: all.done / took, ..all })
 }
-
-const GRANTING_THREADS: usize = 16;

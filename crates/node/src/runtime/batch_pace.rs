@@ -62,6 +62,12 @@ impl BatchPace {
         (self.began + disk.max(quorum)).max(self.gathers_until())
     }
 
+    /// When reads that followers forwarded are processed although a batch is in progress: they need
+    /// neither the disk nor the machine of this member.
+    pub(crate) fn reads_due(&self) -> Instant {
+        (self.began + QUORUM_WAIT_MAX).max(self.gathers_until())
+    }
+
     /// Requests are gathered until then, whatever is in progress: what ends before does not matter.
     pub(crate) fn gathers_until(&self) -> Instant {
         self.began + self.gather_time()
@@ -114,6 +120,15 @@ mod tests {
         assert!(may_begin(SLOW_AFTER, 1, true));
         assert!(!may_begin(SLOW_AFTER, STEPS_MAX, false));
         assert!(may_begin(HANGS_AFTER, STEPS_MAX, true));
+    }
+
+    #[test]
+    fn forwarded_reads_wait_for_no_disk_and_no_machine() {
+        let began = Instant::now();
+        let pace = BatchPace::new(began, GatherTime::default());
+        let hung = BatchesInProgress { saves: STEPS_MAX, jobs: STEPS_MAX, is_committing: true };
+        assert_eq!(pace.reads_due(), began + QUORUM_WAIT_MAX);
+        assert!(!pace.may_begin(pace.reads_due(), hung));
     }
 
     #[test]

@@ -66,9 +66,7 @@ pub(crate) enum MayWait {
     /// None: the membership changes, or a member was removed that has yet to learn of it.
     Nothing,
     /// Those of a leader whose log ends here.
-    OfLeader {
-        last: Index,
-    },
+    OfLeader { last: Index },
     /// Those of a follower. `save` is for how long the reply to a heartbeat may wait for a save in
     /// progress, which another message waits for.
     OfFollower { save: Option<Duration> },
@@ -190,7 +188,7 @@ const REQUESTS_EXPECTED: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use quorate_core::message::{Heartbeat, HeartbeatReply};
-    use quorate_core::{Entries, Entry, EntryId, Payload};
+    use quorate_core::{Entries, Entry, EntryId, Payload, Stalled};
 
     use super::*;
 
@@ -356,7 +354,8 @@ mod tests {
     #[test]
     fn a_reply_to_a_heartbeat_leaves_with_the_confirmation_of_a_save() {
         let (mut messages, now) = (DelayedMessages::default(), Instant::now());
-        let reply = HeartbeatReply { commit: 5, round: 3, sent_at: 0, stalled: Stalled::default() };
+        let stalled = Stalled::default();
+        let reply = HeartbeatReply { commit: 5, round: 3, sent_at: 0, applied: 5, stalled };
         let reply = envelope(PEER, Message::HeartbeatReply(reply));
         let pass = |messages: &mut DelayedMessages, send: &[Envelope], save| {
             let mut send = send.to_vec();

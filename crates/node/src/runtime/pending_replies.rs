@@ -174,11 +174,8 @@ mod tests {
     fn a_query_that_ran_is_answered_once() {
         let replies = PendingReplies::default();
         let mut answers = waiting(&replies, &[3]);
-        let queried = || MachineJobDone::Queried {
-            token: RequestToken(3),
-            index: 9,
-            reply: "reply".into(),
-        };
+        let queried =
+            || MachineJobDone::Queried { token: RequestToken(3), index: 9, reply: "reply".into() };
         replies.for_machine().take_ready(&mut [queried()]).send();
         let expected = RequestReply::Read { index: 9, reply: "reply".into() };
         assert_eq!(answers[0].try_recv().unwrap(), Ok(expected));

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use quorate_proto::etcdserverpb as etcd;
 use quorate_proto::etcdserverpb::kv_client::KvClient;
+use quorate_proto::etcdserverpb::lease_client::LeaseClient;
 use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
@@ -70,7 +71,8 @@ impl BenchResult {
 }
 
 pub(crate) async fn run(number: u32, channel: ClientChannel, run: Arc<BenchRun>) -> BenchResult {
-    let mut kv = KvClient::new(channel);
+    let mut clients =
+        Clients { kv: KvClient::new(channel.clone()), lease: LeaseClient::new(channel) };
     let mut result = BenchResult::new();
     let mut keys = KeySequence::new(number);
     loop {
@@ -81,7 +83,7 @@ pub(crate) async fn run(number: u32, channel: ClientChannel, run: Arc<BenchRun>)
         let value = value(&run, started);
         let key = key(keys.below(run.arguments.keys));
         let operation = keys.operation(run.arguments.operation);
-        let reply = send(&mut kv, operation, run.arguments.serializable, key, value);
+        let reply = send(&mut clients, operation, run.arguments.serializable, key, value);
         let reply = tokio::time::timeout(run.arguments.client.command_timeout, reply).await;
         let reply =
             reply.unwrap_or_else(|_| Err(Status::new(Code::DeadlineExceeded, "request timed out")));
@@ -102,8 +104,14 @@ pub(crate) async fn run(number: u32, channel: ClientChannel, run: Arc<BenchRun>)
     }
 }
 
+/// The services that a client calls.
+struct Clients {
+    kv: KvClient<ClientChannel>,
+    lease: LeaseClient<ClientChannel>,
+}
+
 async fn send(
-    kv: &mut KvClient<ClientChannel>,
+    Clients { kv, lease }: &mut Clients,
     operation: BenchOperation,
     serializable: bool,
     key: Bytes,
@@ -116,6 +124,10 @@ async fn send(
             kv.range(request).await.map(|_| ())
         }
         BenchOperation::Txn => kv.txn(create_or_update(key, value)).await.map(|_| ()),
+        BenchOperation::Lease => {
+            let request = etcd::LeaseGrantRequest { ttl: LEASE_SECONDS, ..Default::default() };
+            lease.lease_grant(request).await.map(|_| ())
+        }
     }
 }
 
@@ -144,7 +156,7 @@ fn create_or_update(key: Bytes, value: Bytes) -> etcd::TxnRequest {
     }
 }
 
-/// Writes every key once, so that reads find a value.
+/// Writes every key once, so that reads find a value. Many keys with each request: this is not measured.
 pub(crate) async fn fill(
     channels: &[ClientChannel],
     arguments: &Arc<BenchArguments>,
@@ -156,10 +168,13 @@ pub(crate) async fn fill(
         let arguments = arguments.clone();
         filling.spawn(async move {
             let value = Bytes::from(vec![b'v'; arguments.value_bytes as usize]);
-            let mut index = number;
-            while index < arguments.keys {
-                kv.put(put(key(index), value.clone())).await?;
-                index += clients;
+            let fitting = FILL_BYTES_MAX / u64::from(arguments.value_bytes).max(1);
+            let at_once = fitting.clamp(1, FILL_KEYS_MAX);
+            let mut first = number * at_once;
+            while first < arguments.keys {
+                let keys = first..arguments.keys.min(first + at_once);
+                kv.txn(put_all(keys, &value)).await?;
+                first += clients * at_once;
             }
             Ok::<(), Status>(())
         });
@@ -171,6 +186,21 @@ pub(crate) async fn fill(
     }
     Ok(())
 }
+
+fn put_all(keys: std::ops::Range<u64>, value: &Bytes) -> etcd::TxnRequest {
+    let operation = |index| {
+        let put = put(key(index), value.clone());
+        etcd::RequestOp { request: Some(etcd::request_op::Request::RequestPut(put)) }
+    };
+    etcd::TxnRequest { success: keys.map(operation).collect(), ..Default::default() }
+}
+
+/// Keys that are written at once before a measurement: fewer than a transaction of etcd may have.
+const FILL_KEYS_MAX: u64 = 100;
+/// And bytes of their values, far below the limit of a request.
+const FILL_BYTES_MAX: u64 = 256 << 10;
+/// Longer than any run.
+const LEASE_SECONDS: i64 = 3600;
 
 pub(crate) const PREFIX: &str = "bench/";
 

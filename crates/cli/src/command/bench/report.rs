@@ -81,6 +81,7 @@ impl BenchReport {
             BenchOperation::Txn => "txn",
             BenchOperation::Mixed => "mixed",
             BenchOperation::Watch => "watch",
+            BenchOperation::Lease => "lease",
         }
     }
 

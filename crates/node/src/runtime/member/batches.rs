@@ -15,7 +15,8 @@ use super::Member;
 /// share a round of heartbeats, which leaves with the entries of the batch.
 #[derive(Default)]
 pub(super) struct ForwardedRequests {
-    envelopes: Vec<Envelope>,
+    commands: Vec<Envelope>,
+    reads: Vec<Envelope>,
     /// What they count for in the transport.
     held: Vec<HeldBytes>,
 }
@@ -29,7 +30,7 @@ const DELIVERIES_PER_TURN: usize = 256;
 
 impl ForwardedRequests {
     pub(super) fn len(&self) -> usize {
-        self.envelopes.len()
+        self.commands.len() + self.reads.len()
     }
 
     /// What the newest of them count for in the transport, until they are processed.
@@ -40,14 +41,15 @@ impl ForwardedRequests {
     /// Keeps a command or a read that a follower forwarded. Any other message, and what is beyond what a
     /// turn takes, is returned.
     pub(super) fn keep(&mut self, envelope: Envelope) -> Option<Envelope> {
-        let is_kept = matches!(
-            envelope.message,
-            Message::Propose(_, Proposal::Command(_)) | Message::Read(_)
-        );
-        if !is_kept || self.envelopes.len() >= REQUESTS_PER_TURN {
+        let kept = match envelope.message {
+            Message::Propose(_, Proposal::Command(_)) => &mut self.commands,
+            Message::Read(_) => &mut self.reads,
+            _ => return Some(envelope),
+        };
+        if kept.len() >= REQUESTS_PER_TURN {
             return Some(envelope);
         }
-        self.envelopes.push(envelope);
+        kept.push(envelope);
         None
     }
 }
@@ -78,7 +80,8 @@ impl Member {
             QuietKinds { saves: true, .. } => self.state.pace.next_check(in_progress),
             QuietKinds { saves: false, .. } => self.state.pace.next_check(without_saves),
         });
-        let wake_at = check.into_iter().chain(self.state.delayed.next_due()).min();
+        let reads = (!self.state.forwarded.reads.is_empty()).then(|| self.state.pace.reads_due());
+        let wake_at = check.into_iter().chain(reads).chain(self.state.delayed.next_due()).min();
         self.mailbox.done.set_awaited(awaited);
         let (state, mailbox) = (&mut self.state, &mut self.mailbox);
         tokio::select! {
@@ -136,6 +139,11 @@ impl Member {
     pub(super) fn process_requests(&mut self) {
         let now = Instant::now();
         if !self.state.pace.may_begin(now, self.batches_in_progress()) {
+            if now >= self.state.pace.reads_due() {
+                for read in std::mem::take(&mut self.state.forwarded.reads) {
+                    self.receive(read);
+                }
+            }
             return;
         }
         let forwarded = std::mem::take(&mut self.state.forwarded);
@@ -144,8 +152,8 @@ impl Member {
             let Ok(request) = self.mailbox.clients.try_recv() else { break };
             requests.push(request);
         }
-        let mut size = forwarded.envelopes.len();
-        for envelope in forwarded.envelopes {
+        let mut size = forwarded.len();
+        for envelope in forwarded.commands.into_iter().chain(forwarded.reads) {
             self.receive(envelope);
         }
         for request in requests.drain(..) {
