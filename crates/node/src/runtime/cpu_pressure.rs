@@ -3,7 +3,8 @@
 //! A batch costs the same however few requests it has. While processors are idle, small batches
 //! are right: they are complete sooner. When threads wait for a processor, they take time from
 //! everything else, so batches become larger: requests are gathered for longer, up to a limit. The
-//! sign of it is how long Raft's own thread has waited for a processor, which Linux counts.
+//! sign of it is how long Raft's own thread waits for a processor each time it is ready to run, which
+//! Linux counts. The sum of these times would say less: it also grows with the number of batches.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -19,12 +20,12 @@ impl GatherTime {
         Duration::from_micros(self.0.load(Ordering::Relaxed))
     }
 
-    /// Follows the share of time for which the thread was ready and had no processor.
-    fn follow(&self, waiting_share: f64) {
+    /// Follows how long the thread waited for a processor each time, on average.
+    fn follow(&self, wait: Duration) {
         let now = self.get();
-        let next = if waiting_share > SCARCE_ABOVE {
+        let next = if wait > SCARCE_ABOVE {
             (now + STEP_UP).min(GATHER_MAX)
-        } else if waiting_share < IDLE_BELOW {
+        } else if wait < IDLE_BELOW {
             now.saturating_sub(STEP_DOWN)
         } else {
             now
@@ -46,16 +47,34 @@ pub(crate) struct CpuPressure {
 
 struct ThreadWaits {
     statistics: File,
-    waited: Duration,
+    last: RunStatistics,
     at: Instant,
+}
+
+/// What Linux has counted of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RunStatistics {
+    /// How long it was ready and had no processor.
+    waited: Duration,
+    /// How often it got one.
+    runs: u64,
+}
+
+impl RunStatistics {
+    /// The average wait since an earlier moment.
+    fn wait_since(self, earlier: Self) -> Duration {
+        let waited = self.waited.saturating_sub(earlier.waited);
+        let runs = self.runs.saturating_sub(earlier.runs);
+        waited.checked_div(u32::try_from(runs).unwrap_or(u32::MAX)).unwrap_or_default()
+    }
 }
 
 impl CpuPressure {
     /// Observes the calling thread.
     pub(crate) fn of_this_thread(gather: GatherTime) -> Self {
         let waits = File::open("/proc/thread-self/schedstat").ok().and_then(|statistics| {
-            let waited = read_waited(&statistics)?;
-            Some(ThreadWaits { statistics, waited, at: Instant::now() })
+            let last = read_statistics(&statistics)?;
+            Some(ThreadWaits { statistics, last, at: Instant::now() })
         });
         Self { gather, waits }
     }
@@ -64,22 +83,19 @@ impl CpuPressure {
     pub(crate) fn observe(&mut self) {
         let Some(waits) = &mut self.waits else { return };
         let now = Instant::now();
-        let passed = now.saturating_duration_since(waits.at);
-        if passed < OBSERVED_AT_LEAST {
+        if now.saturating_duration_since(waits.at) < OBSERVED_AT_LEAST {
             return;
         }
-        let Some(waited) = read_waited(&waits.statistics) else { return };
-        let share = waited.saturating_sub(waits.waited).as_secs_f64() / passed.as_secs_f64();
-        (waits.waited, waits.at) = (waited, now);
-        self.gather.follow(share);
+        let Some(statistics) = read_statistics(&waits.statistics) else { return };
+        self.gather.follow(statistics.wait_since(waits.last));
+        (waits.last, waits.at) = (statistics, now);
     }
 }
 
-/// How long the thread of this file was ready and had no processor.
-fn read_waited(statistics: &File) -> Option<Duration> {
+fn read_statistics(file: &File) -> Option<RunStatistics> {
     let mut buffer = [0; 128];
-    let length = read_start(statistics, &mut buffer)?;
-    parse_waited(buffer.get(..length)?)
+    let length = read_start(file, &mut buffer)?;
+    parse_statistics(buffer.get(..length)?)
 }
 
 #[cfg(unix)]
@@ -92,17 +108,19 @@ fn read_start(_file: &File, _buffer: &mut [u8]) -> Option<usize> {
     None
 }
 
-/// The second of three numbers, in nanoseconds.
-fn parse_waited(text: &[u8]) -> Option<Duration> {
+/// Three numbers: how long it ran, how long it waited, in nanoseconds, and how often it ran.
+fn parse_statistics(text: &[u8]) -> Option<RunStatistics> {
     let text = std::str::from_utf8(text).ok()?;
-    text.split_ascii_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
+    let mut numbers = text.split_ascii_whitespace().skip(1).map(str::parse);
+    let (waited, runs) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+    Some(RunStatistics { waited: Duration::from_nanos(waited), runs })
 }
 
-/// A thread that waits for more of the time than this has too few processors.
-const SCARCE_ABOVE: f64 = 0.06;
+/// A thread that waits for longer than this has too few processors.
+const SCARCE_ABOVE: Duration = Duration::from_micros(70);
 /// Below this there are enough of them.
-const IDLE_BELOW: f64 = 0.03;
-const STEP_UP: Duration = Duration::from_micros(500);
+const IDLE_BELOW: Duration = Duration::from_micros(60);
+const STEP_UP: Duration = Duration::from_millis(1);
 const STEP_DOWN: Duration = Duration::from_micros(250);
 /// Short for a client that waits for a busy server, and far below an election timeout.
 const GATHER_MAX: Duration = Duration::from_millis(5);
@@ -118,23 +136,31 @@ mod tests {
         let gather = GatherTime::default();
         assert_eq!(gather.get(), Duration::ZERO);
         for _ in 0..100 {
-            gather.follow(0.5);
+            gather.follow(2 * SCARCE_ABOVE);
         }
         assert_eq!(gather.get(), GATHER_MAX);
-        gather.follow(f64::midpoint(SCARCE_ABOVE, IDLE_BELOW));
+        gather.follow(SCARCE_ABOVE);
         assert_eq!(gather.get(), GATHER_MAX);
         for _ in 0..100 {
-            gather.follow(0.0);
+            gather.follow(Duration::ZERO);
         }
         assert_eq!(gather.get(), Duration::ZERO);
     }
 
     #[test]
     fn the_statistics_of_linux_are_understood() {
-        let waited = parse_waited(b"5203041 7000000 12\n");
-        assert_eq!(waited, Some(Duration::from_millis(7)));
-        for malformed in [&b""[..], b"5203041", b"1 x 2", b"1 -2 3", b"\xff \xff \xff"] {
-            assert_eq!(parse_waited(malformed), None, "{malformed:?}");
+        let statistics = parse_statistics(b"5203041 7000000 12\n").unwrap();
+        assert_eq!(statistics, RunStatistics { waited: Duration::from_millis(7), runs: 12 });
+        for malformed in [&b""[..], b"5203041", b"1 2", b"1 x 2", b"1 -2 3", b"\xff \xff \xff"] {
+            assert_eq!(parse_statistics(malformed), None, "{malformed:?}");
         }
+    }
+
+    #[test]
+    fn a_wait_is_the_average_of_those_since_the_last_time() {
+        let at = |waited, runs| RunStatistics { waited: Duration::from_micros(waited), runs };
+        assert_eq!(at(700, 12).wait_since(at(100, 2)), Duration::from_micros(60));
+        assert_eq!(at(100, 2).wait_since(at(100, 2)), Duration::ZERO, "it did not run");
+        assert_eq!(at(0, 0).wait_since(at(100, 2)), Duration::ZERO);
     }
 }
