@@ -146,7 +146,8 @@ pub trait CommandObserver: Send + Sync {
     /// A command begins. The result, such as the time, is passed to [`Self::applied`].
     fn begin(&self) -> u64;
 
-    /// The command was applied, and its reply is not sent yet.
+    /// The command was applied, and its reply is not sent yet. If nobody waits for it, it lacks what the
+    /// command read ([`Kv::reply_with_reads`]).
     fn applied(&self, began: u64, applied: &Applied);
 }
 
@@ -452,8 +453,47 @@ impl<T: Table + Send + 'static> Machine for SharedKv<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::{Command, KeyRange, LeaseGrant, Put};
+    use crate::command::{Command, KeyRange, LeaseGrant, Put, Range, Txn, TxnOperation};
     use crate::table::MemoryTable;
+
+    #[test]
+    fn a_command_without_a_reply_reads_nothing_for_it_and_writes_the_same() {
+        let mut shared = SharedKv::new(Kv::open(MemoryTable::default()).unwrap());
+        let put = |value: &'static str, prev_kv| {
+            TxnOperation::Put(Put {
+                key: "k".into(),
+                value: value.into(),
+                prev_kv,
+                ..Put::default()
+            })
+        };
+        let read = TxnOperation::Range(Range { keys: KeyRange::single("k"), ..Range::default() });
+        let txn = |value| {
+            let success = vec![read.clone(), put(value, true)];
+            Command::Txn(Txn { success, ..Txn::default() }).encode()
+        };
+        let _ = shared.apply(1, &txn("first")).unwrap();
+        for count_only in [false, true] {
+            let range = Range { keys: KeyRange::single("k"), count_only, ..Range::default() };
+            let reads = Txn { success: vec![TxnOperation::Range(range)], ..Txn::default() };
+            let mut measured = shared.read().start_txn(reads.clone()).unwrap();
+            let nothing = crate::ReadLimits::default().keys_max(0);
+            let _ = shared.read().continue_read(&mut measured, nothing).unwrap().unwrap();
+            assert!(shared.read().measure_read(&mut measured, 10));
+            let expected = Some(measured.bytes_measured());
+            assert_eq!(shared.read().size_of_single_keys(&reads), expected, "{count_only}");
+        }
+        let answered = |reply: &KvCommandReply| {
+            let Ok(KvOutcome::Txn(done)) = &reply.result else { panic!("{reply:?}") };
+            let KvOutcome::Range(range) = &done.responses[0].outcome else { panic!("{done:?}") };
+            let KvOutcome::Put(put) = &done.responses[1].outcome else { panic!("{done:?}") };
+            (range.kvs.len(), put.previous.is_some())
+        };
+        assert_eq!(answered(&shared.apply_shared(2, &txn("second"), true).unwrap()), (1, true));
+        assert_eq!(answered(&shared.apply_shared(3, &txn("third"), false).unwrap()), (0, false));
+        let found = shared.read().key_at(b"k", 4).unwrap().unwrap();
+        assert_eq!((&found.value[..], found.version), (&b"third"[..], 3));
+    }
 
     #[test]
     fn grants_are_recorded_while_tracked_up_to_a_limit() {

@@ -176,7 +176,8 @@ impl<T: Table> Kv<T> {
     }
 
     /// Whether the replies to commands contain the pairs that these read: ranges of transactions, and
-    /// previous pairs. Off, they cost less: for commands whose reply nobody waits for.
+    /// previous pairs. Off, they cost less: for commands whose reply nobody waits for. On at first; the
+    /// methods of `quorate::Machine` set it for each command.
     pub fn reply_with_reads(&mut self, replies: bool) {
         self.replies_with_reads = replies;
     }

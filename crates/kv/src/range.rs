@@ -64,6 +64,9 @@ impl RangeRead {
     }
 }
 
+/// So many keys are looked up at once.
+const SINGLE_KEYS_MAX: usize = 128;
+
 /// The memory that a key of a response takes besides its key and value.
 const KEY_OVERHEAD_BYTES: usize = size_of::<KeyValue>();
 
@@ -117,7 +120,7 @@ impl<T: Table> Kv<T> {
     }
 
     /// The bytes that the reads of a transaction have, as [`IncrementalRead::bytes_measured`], if each of
-    /// them reads one key at the current revision. Most transactions do.
+    /// them reads one key at the current revision, and there are not very many. Most transactions do.
     ///
     /// [`IncrementalRead::bytes_measured`]: crate::IncrementalRead::bytes_measured
     pub fn size_of_single_keys(&self, reads: &Txn) -> Option<u64> {
@@ -125,11 +128,15 @@ impl<T: Table> Kv<T> {
             TxnOperation::Range(range) if range.keys.is_single() && range.revision <= 0 => {
                 let key = &range.keys.key;
                 let current = self.state.index.current(key);
+                let is_returned = range.reads_max() > 0;
+                let current = current.filter(|_| is_returned);
                 Some(current.map_or(0, |current| range.size_of(key.len(), current.version)))
             }
             _ => None,
         };
-        let is_plain = reads.compare.is_empty() && reads.failure.is_empty();
+        let is_plain = reads.compare.is_empty()
+            && reads.failure.is_empty()
+            && reads.success.len() <= SINGLE_KEYS_MAX;
         is_plain.then(|| reads.success.iter().map(size).sum()).flatten()
     }
 

@@ -29,6 +29,8 @@ struct ModelTest {
     reference: ReferenceKv,
     memory: Kv<MemoryTable>,
     redb: Option<Kv<RedbTable>>,
+    /// As on a member that nobody waits for: its replies lack what commands read.
+    unanswered: Kv<MemoryTable>,
     disk: MemoryDisk,
     hubs: [WatchHub; 2],
     watchers: Vec<ModelWatcher>,
@@ -64,12 +66,15 @@ impl ModelTest {
     fn new(seed: u64) -> Self {
         let disk = MemoryDisk::default();
         let redb = Some(open_redb(&disk));
+        let mut unanswered = Kv::open(MemoryTable::default()).unwrap();
+        unanswered.reply_with_reads(false);
         Self {
             generator: Generator(seed),
             index: 0,
             reference: ReferenceKv::new(),
             memory: Kv::open(MemoryTable::default()).unwrap(),
             redb,
+            unanswered,
             disk,
             hubs: [WatchHub::new(1), WatchHub::new(1)],
             watchers: Vec::new(),
@@ -105,6 +110,11 @@ impl ModelTest {
         let redb = self.redb().apply_bytes(index, &bytes).unwrap();
         assert_eq!(memory.reply, expected, "{command:?}");
         assert_eq!(redb, memory, "{command:?}");
+        let unanswered = self.unanswered.apply_bytes(index, &bytes).unwrap();
+        assert_eq!(unanswered.reply.revision, memory.reply.revision, "{command:?}");
+        assert_eq!(unanswered.reply.result.as_ref().err(), memory.reply.result.as_ref().err());
+        assert_eq!(unanswered.events, memory.events, "{command:?}");
+        assert_eq!(self.unanswered.bytes_in_use(), self.memory.bytes_in_use());
         assert_eq!(KvCommandReply::decode(&expected.encode()), Some(expected.clone()));
         assert_eq!(self.memory.bytes_in_use(), self.redb().bytes_in_use());
         match expected.result {
@@ -294,6 +304,7 @@ impl ModelTest {
     fn compare_hashes(&mut self) {
         let memory = self.memory.hash().unwrap();
         assert_eq!(self.redb().hash().unwrap(), memory);
+        assert_eq!(self.unanswered.hash().unwrap(), memory);
     }
 }
 

@@ -98,14 +98,20 @@ impl DelayedMessages {
         }
         let mut passed = Vec::with_capacity(send.len() + self.held.len());
         for envelope in send.drain(..) {
-            let earlier = self.held.extract_if(.., |held| held.envelope.to == envelope.to);
+            let mut replaced_due = None;
             // Messages to one peer keep their order. A newer one of the kind says the same.
-            let earlier = earlier.filter(|held| !replaces(&envelope, &held.envelope));
-            passed.extend(earlier.map(|held| held.envelope));
+            for held in self.held.extract_if(.., |held| held.envelope.to == envelope.to) {
+                if replaces(&envelope, &held.envelope) {
+                    replaced_due = Some(held.due);
+                } else {
+                    passed.push(held.envelope);
+                }
+            }
             let is_repeated = self.confirm(&envelope);
             match hold_time(&envelope, may_wait).filter(|_| is_repeated) {
                 Some(time) if self.peers.entry(envelope.to).or_default().lets_wait(now, time) => {
-                    self.held.push(HeldMessage { envelope, due: now + time });
+                    let due = replaced_due.unwrap_or(now + time);
+                    self.held.push(HeldMessage { envelope, due });
                 }
                 _ => passed.push(envelope),
             }
@@ -332,6 +338,16 @@ mod tests {
         assert_eq!(pass_as_follower(&mut messages, [other.clone()], now), [other]);
         let later = Envelope { term: 2, ..confirmation(8, 7) };
         assert_eq!(pass_as_follower(&mut messages, [later.clone()], now), [later]);
+    }
+
+    #[test]
+    fn a_message_that_replaces_another_one_waits_no_longer_than_that() {
+        let (mut messages, now) = (DelayedMessages::default(), Instant::now());
+        pass_as_follower(&mut messages, [confirmation(9, 5)], now);
+        assert_eq!(pass_as_follower(&mut messages, [confirmation(9, 6)], now), []);
+        let later = now + CONFIRMATION_HOLD_TIME / 2;
+        assert_eq!(pass_as_follower(&mut messages, [confirmation(9, 7)], later), []);
+        assert_eq!(messages.next_due(), Some(now + CONFIRMATION_HOLD_TIME));
     }
 
     #[test]

@@ -96,7 +96,7 @@ pub(crate) async fn wait(node: &Node) -> BarrierResult {
     };
     match group {
         Some(group) => group.wait().await,
-        None => BarrierTurn { node: node.clone() }.send().await,
+        None => BarrierTurn { node: node.clone(), was_polled: true }.send().await,
     }
 }
 
@@ -104,6 +104,8 @@ pub(crate) async fn wait(node: &Node) -> BarrierResult {
 /// the next one.
 struct BarrierTurn {
     node: Node,
+    /// False for a task that has not run. If it is dropped then, its runtime is shutting down.
+    was_polled: bool,
 }
 
 impl BarrierTurn {
@@ -128,7 +130,7 @@ impl BarrierTurn {
 
 impl Drop for BarrierTurn {
     fn drop(&mut self) {
-        let runtime = Handle::try_current().ok();
+        let runtime = Handle::try_current().ok().filter(|_| self.was_polled);
         let mut state = lock(&self.node.barriers().0);
         // If the caller that sent the barrier went away, others may wait for it: the next one, which
         // begins later, covers them too.
@@ -136,8 +138,9 @@ impl Drop for BarrierTurn {
         state.is_in_progress = others_wait && runtime.is_some();
         if let (true, Some(runtime)) = (others_wait, &runtime) {
             drop(state);
-            let turn = Self { node: self.node.clone() };
+            let mut turn = Self { node: self.node.clone(), was_polled: false };
             runtime.spawn(async move {
+                turn.was_polled = true;
                 let _ = turn.send().await;
             });
             return;

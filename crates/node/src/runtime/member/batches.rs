@@ -140,6 +140,9 @@ impl Member {
         let now = Instant::now();
         if !self.state.pace.may_begin(now, self.batches_in_progress()) {
             if now >= self.state.pace.reads_due() {
+                if self.state.forwarded.commands.is_empty() {
+                    self.state.forwarded.held.clear();
+                }
                 for read in std::mem::take(&mut self.state.forwarded.reads) {
                     self.receive(read);
                 }
@@ -185,7 +188,7 @@ impl Member {
             RequestKind::ReadLocal(query) => self.driver.read_local(query),
             RequestKind::Barrier => {
                 counters.reads.add(1);
-                callers = self.shared.barriers.begin();
+                callers = self.shared.barriers.begin().max(1);
                 self.driver.barrier()
             }
             RequestKind::Change(change, wait) => self.driver.change(*change, wait),
