@@ -56,6 +56,17 @@ async function leaderOf(cluster) {
   });
 }
 
+// Waits until the server has accepted what the dialog asked for; a refusal is shown in the dialog.
+async function closed(page) {
+  await until("the dialog closes", async () => {
+    const dialog = page.locator("dialog[open]");
+    if (await dialog.count() === 0) return true;
+    const refusal = await dialog.getByRole("alert").last().innerText({ timeout: 1000 });
+    if (refusal) throw new Error(refusal);
+    return false;
+  });
+}
+
 // The leader is replaced through the console of a follower.
 async function replaceLeader(browser, cluster) {
   const leader = await leaderOf(cluster);
@@ -130,7 +141,7 @@ async function transferLeadership(browser, cluster) {
   await make.click();
   await page.getByLabel(/Type .* to confirm/).fill(target.name);
   await page.getByRole("dialog").getByRole("button", { name: "Transfer leadership", exact: true }).click();
-  await page.locator("dialog[open]").waitFor({ state: "hidden" });
+  await closed(page);
   await page.locator("#leaders-body").getByText(new RegExp(`${target.name}.* leads term`)).waitFor();
   assert.equal((await leaderOf(cluster)).name, target.name, "the chosen member leads");
   step(`${through.name}'s page made ${target.name} the leader in place of ${leader.name}`);
@@ -175,6 +186,7 @@ async function keyboardOnly(browser, cluster) {
   await page.locator("dialog[open]").waitFor();
   await page.keyboard.type("cancel");
   await press("Enter");
+  await closed(page);
   await page.locator("#change").waitFor({ state: "hidden" });
   await page.locator("#timeline").getByText(/ended: cancelled/).waitFor();
   await until("m5 is gone", async () => !(await page.locator("#members tbody .name").allInnerTexts()).includes("m5"));

@@ -206,10 +206,14 @@ impl Raft {
         self.check_no_change_in_flight()?;
         let newest = self.memberships.newest();
         let since = newest.since();
-        if change.expected.is_some_and(|expected| expected != since) {
+        let now = &newest.membership;
+        // A cancel may name its goal instead, whatever steps the leader has taken since.
+        // Shown by scenarios/goal_cancel_names_the_goal.txt.
+        let cancelled = now.goal().filter(|_| change.kind == ChangeKind::Cancel);
+        let is_expected = |id| id == since || cancelled.is_some_and(|goal| goal.id == id);
+        if change.expected.is_some_and(|id| !is_expected(id)) {
             return Err(ChangeRefusal::Stale { newest: since });
         }
-        let now = &newest.membership;
         // Updating a member's info does not affect a goal.
         // Shown by scenarios/goal_continues_after_member_info_update.txt.
         let allowed_with_goal = change.only_updates_info()

@@ -5,6 +5,7 @@
 mod support;
 
 use std::array;
+use std::time::Duration;
 
 use quorate_proto::etcdserverpb::{
     MemberAddRequest, MemberPromoteRequest, MemberRemoveRequest, MemberUpdateRequest,
@@ -157,11 +158,23 @@ async fn a_goal_that_waits_for_a_member_can_be_cancelled() {
     let stale = membership.set_goal(expecting(Some(old))).await.unwrap_err();
     let newest = stale.metadata().get("quorate-newest-membership").unwrap().to_str().unwrap();
     assert_eq!(newest, format!("{}.{}", now.term, now.index));
-    membership.set_goal(expecting(Some(now))).await.unwrap();
-    let status = membership.status(v1::StatusRequest {}).await.unwrap().into_inner();
-    assert!(status.membership.unwrap().goal.is_some());
+    let goal_id = membership.set_goal(expecting(Some(now))).await.unwrap().into_inner().goal_id;
+    // The leader takes its first step. The goal can be cancelled by its name all the same.
+    loop {
+        let status = membership.status(v1::StatusRequest {}).await.unwrap().into_inner();
+        let record = status.membership.unwrap();
+        assert_eq!(record.goal.unwrap().id, goal_id);
+        if record.id != goal_id && record.id != Some(now) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     let cancel = v1::CancelRequest { wait: true, expected: None };
-    let cancelled = membership.cancel(cancel).await.unwrap().into_inner();
+    let other = v1::CancelRequest { expected: Some(old), ..cancel };
+    let other = membership.cancel(other).await.unwrap_err();
+    assert!(other.message().contains("the newest membership is"), "{other}");
+    let this = v1::CancelRequest { expected: goal_id, ..cancel };
+    let cancelled = membership.cancel(this).await.unwrap().into_inner();
     assert_eq!(cancelled.ended.unwrap().end(), v1::GoalEnd::Reached);
     let record = cancelled.membership.unwrap();
     assert_eq!((record.members.len(), record.goal), (1, None));

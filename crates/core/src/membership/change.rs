@@ -220,7 +220,8 @@ impl Change {
     }
 
     /// Refuse the change if the newest membership is not that of this entry (compare and
-    /// set).
+    /// set). A cancel may name the entry that set its goal instead: it is then refused if
+    /// another goal, or none, is in progress.
     pub fn expecting(mut self, newest: EntryId) -> Self {
         self.expected = Some(newest);
         self

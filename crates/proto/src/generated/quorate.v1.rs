@@ -99,7 +99,8 @@ pub struct CancelRequest {
     /// Reply when the rollback has ended. Otherwise reply as soon as it is committed.
     #[prost(bool, tag = "1")]
     pub wait: bool,
-    /// Refused unless this entry introduced the newest membership.
+    /// The goal to cancel, which the leader's steps do not change; or the newest membership.
+    /// Refused unless this entry set the goal in progress or introduced the newest membership.
     #[prost(message, optional, tag = "2")]
     pub expected: ::core::option::Option<EntryId>,
 }

@@ -108,7 +108,8 @@ function confirmForm(word, label, run) {
 }
 
 function cancelDialog(state, text) {
-  const expected = state.model.membership.id;
+  // The goal, not the membership: the leader may take a step while the dialog is open.
+  const expected = state.model.goal.id;
   openDialog("Cancel the change",
     h("p", {}, `${text}. The members go back to what they were before, in the same safe steps.`),
     confirmForm("cancel", "Cancel the change", () => state.call("/quorate/v1/membership/cancel", { expected })));
