@@ -217,7 +217,7 @@ impl Member {
                     self.state.delayed.on_request(envelope.from, now);
                 }
                 if let Some(other) = self.state.forwarded.keep(envelope) {
-                    self.receive(other);
+                    self.receive_in_order(other);
                 }
             }
             PeerMessage::Side { from, to, bytes } if to == self.key.member => {

@@ -39,7 +39,7 @@ impl ForwardedRequests {
     }
 
     /// Keeps a command or a read that a follower forwarded. Any other message, and what is beyond what a
-    /// turn takes, is returned.
+    /// turn takes, is returned. Proposals among it come after the commands that are kept.
     pub(super) fn keep(&mut self, envelope: Envelope) -> Option<Envelope> {
         let kept = match envelope.message {
             Message::Propose(_, Proposal::Command(_)) => &mut self.commands,
@@ -132,6 +132,17 @@ impl Member {
             jobs: self.state.jobs_waiting,
             is_committing: raft.leader() == Some(self.key.member) && log.commit < log.last.index,
         }
+    }
+
+    /// Processes a message that is not kept. Proposals keep their order: the core takes one that comes
+    /// after much newer ones of its sender for a repeated one, and drops it.
+    pub(super) fn receive_in_order(&mut self, envelope: Envelope) {
+        if matches!(envelope.message, Message::Propose(..)) {
+            for command in std::mem::take(&mut self.state.forwarded.commands) {
+                self.receive(command);
+            }
+        }
+        self.receive(envelope);
     }
 
     /// Begins a batch, if it is time: after what has arrived from peers and the disk, so that a
