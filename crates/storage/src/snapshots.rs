@@ -135,12 +135,17 @@ impl<F: Clone> SnapshotWriter<F> {
         Ok(())
     }
 
+    /// Makes durable what was appended so far.
+    pub fn sync<D: Disk<File = F>>(&self, disk: &mut D) -> Result<(), DiskFailure> {
+        disk.sync(&self.file).map_err(DiskFailure::when(DiskOperation::Sync, self.name))
+    }
+
     /// Completes the file and makes its contents durable.
     pub fn seal<D: Disk<File = F>>(self, disk: &mut D) -> Result<SealedSnapshot, DiskFailure> {
         let footer = self.totals.footer(self.head_checksum);
         disk.write_at(&self.file, self.end, &footer)
             .map_err(DiskFailure::when(DiskOperation::Write, self.name))?;
-        disk.sync(&self.file).map_err(DiskFailure::when(DiskOperation::Sync, self.name))?;
+        self.sync(disk)?;
         Ok(SealedSnapshot { meta: self.meta, name: self.name })
     }
 

@@ -9,16 +9,17 @@ use tokio::task::{JoinError, spawn_blocking};
 use tracing::warn;
 
 use super::batch_queue::{BatchQueue, QuietKind};
+use super::capture::write_capture;
 use super::disk_thread::DiskHandle;
-use super::disk_use::{DiskUse, DiskUses};
+use super::disk_use::DiskUses;
 use super::mailbox::Completion;
 use super::metrics::{Counters, NodeObserver};
 use super::pending_replies::MachineReplies;
 use super::snapshots::LoadedSlot;
 use super::status::StopReason;
-use super::storage::{SnapshotSource, StorageError};
+use super::storage::SnapshotSource;
 use crate::applier::{Applier, LoadedSnapshot, MachineJob, MachineJobDone};
-use crate::machine::{Machine, MachineFailed, SnapshotChunks};
+use crate::machine::{Machine, MachineFailed};
 
 /// What the member sends to the task.
 pub(crate) enum ApplyCommand {
@@ -275,35 +276,6 @@ pub(crate) fn panic_text(why: JoinError) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
     text.unwrap_or_else(|| "no message".to_owned())
-}
-
-async fn write_capture(
-    disk: &DiskHandle,
-    meta: SnapshotMeta,
-    chunks: SnapshotChunks,
-    user: DiskUse,
-) -> Result<u64, StorageError> {
-    let id = meta.id;
-    let sink = disk.begin_snapshot(meta).await.ok_or(StopReason::Stopped)??;
-    let written = spawn_blocking(move || -> Result<u64, StorageError> {
-        // Ends after the sink, which removes its file when it is dropped unfinished.
-        let user = user;
-        let mut sink = sink;
-        let mut bytes = 0;
-        for chunk in chunks {
-            if user.is_cancelled() {
-                return Err(StopReason::Stopped.into());
-            }
-            let chunk = chunk.map_err(|error| MachineFailed::new(id.index, error))?;
-            bytes += chunk.len() as u64;
-            sink.append(&chunk)?;
-        }
-        sink.finish()?;
-        Ok(bytes)
-    });
-    let bytes = written.await??;
-    disk.adopt_snapshot(id).await.ok_or(StopReason::Stopped)?;
-    Ok(bytes)
 }
 
 /// At most this many jobs are reported together, so that callers do not wait for the whole

@@ -131,6 +131,11 @@ where
         Ok(writer.append(&mut self.disk, bytes)?)
     }
 
+    fn sync(&mut self) -> Result<(), StorageError> {
+        let writer = self.writer.as_ref().ok_or(StorageNotOpen)?;
+        Ok(writer.sync(&mut self.disk)?)
+    }
+
     fn finish(mut self: Box<Self>) -> Result<(), StorageError> {
         let writer = self.writer.take().ok_or(StorageNotOpen)?;
         writer.seal(&mut self.disk)?.publish(&mut self.disk)?;

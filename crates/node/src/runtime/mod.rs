@@ -10,6 +10,7 @@
 mod apply_task;
 mod batch_pace;
 pub(crate) mod batch_queue;
+mod capture;
 mod clock;
 #[cfg(test)]
 mod concurrency_tests;

@@ -79,6 +79,12 @@ pub trait SnapshotSink: Send {
     /// Adds bytes at its end.
     fn append(&mut self, bytes: &[u8]) -> Result<(), StorageError>;
 
+    /// Begins to make durable what was added so far: called from time to time, so that little is left for
+    /// [`SnapshotSink::finish`]. A storage without a disk does nothing.
+    fn sync(&mut self) -> Result<(), StorageError> {
+        Ok(())
+    }
+
     /// Makes it durable. It is used after [`Storage::adopt_snapshot`].
     fn finish(self: Box<Self>) -> Result<(), StorageError>;
 }

@@ -333,6 +333,7 @@ impl StorageTrial {
 pub(super) fn fill(mut sink: Box<dyn SnapshotSink>, content: &[u8]) -> CaseResult {
     for piece in content.chunks(PIECE_BYTES) {
         check_ok("appending to a snapshot", sink.append(piece))?;
+        check_ok("syncing a part of a snapshot", sink.sync())?;
     }
     check_ok("finishing a snapshot", sink.finish())
 }
