@@ -4,11 +4,17 @@
 
 mod support;
 
+use std::time::Duration;
+
 use quorate::membership::MembershipEvent;
-use quorate::{Node, NodeConfig, NodeError, RequestError, RequestRefused, StopReason};
+use quorate::{
+    MemoryKv, MemoryNetwork, MemoryStorage, Node, NodeConfig, NodeError, RequestError,
+    RequestRefused, StopReason,
+};
 use quorate_core::MemberId;
 use quorate_core::membership::GoalEnd;
 use support::{CLUSTER, Clients, Cluster, flip_byte, get, in_time, put, until_done, wait_for};
+use tokio::time::timeout;
 
 fn ids<const N: usize>(ids: [u64; N]) -> [MemberId; N] {
     ids.map(MemberId)
@@ -168,7 +174,7 @@ async fn a_wiped_directory_under_the_old_id_is_refused() {
     let next = cluster.nodes.values().find(|n| ![leader.id(), wiped].contains(&n.id())).unwrap();
     let next = next.id().0;
     cluster.end(next).await;
-    let alone = tokio::time::timeout(support::TICK * 60, leader.propose(put("a", "3"))).await;
+    let alone = timeout(support::TICK * 60, leader.propose(put("a", "3"))).await;
     assert!(!matches!(alone, Ok(Ok(_))), "committed by one and a wiped disk");
     cluster.stop().await;
 }
@@ -201,7 +207,7 @@ async fn a_directory_of_another_cluster_or_in_use_is_refused() {
     let storage = || quorate::DirectoryStorage::new(cluster.path(1)).unwrap();
     let start = async |config: NodeConfig| {
         let transport = support::listen(0).await;
-        Node::start(config, storage(), quorate::MemoryKv::default(), transport).await
+        Node::start(config, storage(), MemoryKv::default(), transport).await
     };
     let same = NodeConfig::first(CLUSTER, 1, [(1, "127.0.0.1:1")]);
     let text = start(same.clone()).await.unwrap_err().to_string();
@@ -263,6 +269,35 @@ async fn barriers_of_many_callers_cover_what_each_has_seen() {
     assert!(follower.barrier().await.is_err());
 }
 
+/// A caller whose runtime is not driven any more, such as that of a thread which ran one `block_on`, does not
+/// hold up the callers that shared its request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_barrier_does_not_depend_on_the_runtimes_of_its_callers() {
+    // Without the other members there is no leader: the request waits until its deadline.
+    let config = NodeConfig::first(7, 1, (1..=3).map(|id| (id, "")));
+    let config = config.with_tick(Duration::from_millis(10));
+    let transport = MemoryNetwork::new().transport();
+    let node = Node::start(config, MemoryStorage::new(), MemoryKv::default(), transport);
+    let node = node.await.unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let first = node.clone();
+    let given_up = std::thread::spawn(move || {
+        let barrier = async { timeout(Duration::from_millis(200), first.barrier()).await };
+        assert!(runtime.block_on(barrier).is_err());
+        runtime
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let second = tokio::spawn({
+        let node = node.clone();
+        async move { node.barrier().await }
+    });
+    let runtime = tokio::task::spawn_blocking(|| given_up.join().unwrap()).await.unwrap();
+    let ended = in_time("the other caller", second).await.unwrap();
+    assert_eq!(ended, Err(RequestError::Refused(RequestRefused::NoLeader)));
+    runtime.shutdown_background();
+    node.stop_now().await;
+}
+
 /// Writes on one member, and waits for it on the other.
 async fn write_and_wait(number: u64, leader: Node, follower: Node) {
     let key = format!("key {number}");
@@ -276,8 +311,8 @@ async fn write_and_wait(number: u64, leader: Node, follower: Node) {
         };
         if number.is_multiple_of(4) {
             // Gives up, perhaps while others wait for the same request.
-            let soon = std::time::Duration::from_micros(10 * number);
-            let _ = tokio::time::timeout(soon, follower.barrier()).await;
+            let soon = Duration::from_micros(10 * number);
+            let _ = timeout(soon, follower.barrier()).await;
             continue;
         }
         let seen = loop {
@@ -290,4 +325,4 @@ async fn write_and_wait(number: u64, leader: Node, follower: Node) {
     }
 }
 
-const RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_millis(50);
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);

@@ -23,7 +23,7 @@ use super::member::{Member, SharedState, TaskState};
 use super::node::Node;
 use super::pending_replies::PendingReplies;
 use super::raft_threads::RaftThreads;
-use super::shared_barriers::SharedBarriers;
+use super::shared_barriers::MemberBarriers;
 use super::status::{KnownMembership, StopReason};
 use super::storage::{Storage, StoredState};
 use super::sync::lock;
@@ -347,6 +347,7 @@ impl Parts {
             local,
             leader_queries: queries,
             shared: Arc::clone(&shared),
+            barriers: MemberBarriers(Arc::clone(&shared.barriers)),
             state: TaskState::new(config.versions, self.gather.clone(), replies),
             progress,
             applying: self.watch_apply(key, apply, Arc::clone(&done)),
@@ -414,7 +415,7 @@ fn shared(config: &NodeConfig, driver: &Driver) -> SharedState {
         cluster_version: watch::Sender::new(driver.cluster_version()),
         events: broadcast::Sender::new(EVENTS_KEPT),
         ended: watch::Sender::new(None),
-        barriers: SharedBarriers::default(),
+        barriers: Arc::default(),
     }
 }
 

@@ -34,7 +34,6 @@ pub(crate) enum RequestKind {
     ProposeIn(Term, CommandBuffer),
     Read(Bytes),
     ReadLocal(Bytes),
-    Barrier,
     Change(Box<Change>, ChangeWait),
     Transfer(MemberId),
 }
@@ -47,7 +46,6 @@ impl RequestKind {
             Self::ProposeIn(..) => "propose_in",
             Self::Read(..) => "read",
             Self::ReadLocal(..) => "read_local",
-            Self::Barrier => "barrier",
             Self::Change(..) => "change",
             Self::Transfer(..) => "transfer",
         }

@@ -30,7 +30,7 @@ use super::leader_query::{LeaderQuery, ReplyTo};
 use super::mailbox::{ClientRequest, Completion, Control, FromPeers, Mailbox};
 use super::metrics::{Counters, NodeObserver};
 use super::pending_replies::PendingReplies;
-use super::shared_barriers::SharedBarriers;
+use super::shared_barriers::{MemberBarriers, SharedBarriers};
 use super::side_messages::{LeaderView, SideMessage, SideRequests};
 use super::snapshots::OutgoingSnapshot;
 use super::status::{KnownMembership, MembershipEvent, NodeStatus, StopReason};
@@ -60,6 +60,7 @@ pub(crate) struct Member {
     pub(crate) local: Arc<LocalMember>,
     pub(crate) leader_queries: mpsc::Sender<LeaderQuery>,
     pub(crate) shared: Arc<SharedState>,
+    pub(crate) barriers: MemberBarriers,
     pub(crate) state: TaskState,
     /// Of the machine.
     pub(crate) progress: WorkProgress,
@@ -82,7 +83,7 @@ pub(crate) struct SharedState {
     pub(crate) cluster_version: watch::Sender<ClusterVersion>,
     pub(crate) events: broadcast::Sender<MembershipEvent>,
     pub(crate) ended: watch::Sender<Option<StopReason>>,
-    pub(crate) barriers: SharedBarriers,
+    pub(crate) barriers: Arc<SharedBarriers>,
 }
 
 /// What the task keeps between turns.
@@ -639,6 +640,7 @@ impl Member {
         self.transport.remove_member(self.key);
         self.mailbox.peers.close();
         self.mailbox.clients.close();
+        self.barriers.0.close();
         let mut requests = std::mem::take(&mut self.state.requests);
         while let Ok(request) = self.mailbox.clients.try_recv() {
             requests.push(request);
@@ -646,6 +648,7 @@ impl Member {
         for request in requests {
             self.on_request(request);
         }
+        self.begin_barrier();
         match &why {
             StopReason::Stopped => self.driver.stop(),
             failed => self.driver.fail(&failed.to_string()),

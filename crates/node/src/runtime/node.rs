@@ -22,7 +22,6 @@ use super::leader_query::{LeaderQuery, QUERY_BYTES_MAX};
 use super::mailbox::{ClientRequest, Completion, Control, RequestKind};
 use super::member::SharedState;
 use super::metrics::Metrics;
-use super::shared_barriers::{self, SharedBarriers};
 use super::side_messages::LeaderView;
 use super::status::{MembershipWatch, NodeStatus, StopReason};
 use super::storage::Storage;
@@ -154,18 +153,9 @@ impl Node {
     ///
     /// Callers that wait at the same time share a request.
     pub async fn barrier(&self) -> Result<Index, RequestError> {
-        shared_barriers::wait(self).await
-    }
-
-    pub(crate) fn barriers(&self) -> &SharedBarriers {
-        &self.shared.barriers
-    }
-
-    pub(crate) async fn send_barrier(&self) -> Result<Index, RequestError> {
-        match self.request(RequestKind::Barrier).await? {
-            RequestReply::Read { index, .. } => Ok(index),
-            _ => Err(MISMATCH),
-        }
+        let span = debug_span!("request", member = %self.key.member, kind = "barrier");
+        let ended = self.shared.barriers.wait().instrument(span).await;
+        ended.unwrap_or_else(|| Err(self.stopped()))
     }
 
     /// Runs a query on this member's machine as it is, without asking the leader: fast, and

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::oneshot;
 
+use super::shared_barriers::BarrierCallers;
 use super::sync::lock;
 use crate::applier::{CommandOutcome, MachineJobDone};
 use crate::outcome::{RequestOutcome, RequestReply};
@@ -16,6 +17,22 @@ use crate::request_table::RequestToken;
 #[derive(Default)]
 pub(crate) struct PendingReplies(Arc<Mutex<ReplyTable>>);
 
+/// Where an outcome goes.
+pub(crate) enum Caller {
+    Single(oneshot::Sender<RequestOutcome>),
+    Barrier(BarrierCallers),
+}
+
+impl Caller {
+    fn send(self, outcome: RequestOutcome) {
+        match self {
+            // It fails if the caller no longer waits.
+            Self::Single(reply) => _ = reply.send(outcome),
+            Self::Barrier(callers) => callers.complete(outcome),
+        }
+    }
+}
+
 /// The same callers for the machine's task. They end with the member's task, also if it panics.
 pub(crate) struct MachineReplies(Weak<Mutex<ReplyTable>>);
 
@@ -23,27 +40,26 @@ pub(crate) struct MachineReplies(Weak<Mutex<ReplyTable>>);
 /// are few, and kept apart.
 #[derive(Default)]
 struct ReplyTable {
-    replies: VecDeque<Option<oneshot::Sender<RequestOutcome>>>,
+    replies: VecDeque<Option<Caller>>,
     /// The token of the first item in `replies`.
     first: u64,
-    others: BTreeMap<RequestToken, oneshot::Sender<RequestOutcome>>,
+    others: BTreeMap<RequestToken, Caller>,
 }
 
 /// Replies with the callers that wait for them.
-pub(crate) struct ReadyReplies(Vec<(oneshot::Sender<RequestOutcome>, RequestOutcome)>);
+pub(crate) struct ReadyReplies(Vec<(Caller, RequestOutcome)>);
 
 impl ReadyReplies {
     pub(crate) fn send(self) {
         for (caller, outcome) in self.0 {
-            // It fails if the caller no longer waits.
-            let _ = caller.send(outcome);
+            caller.send(outcome);
         }
     }
 }
 
 impl PendingReplies {
-    pub(crate) fn insert(&self, token: RequestToken, reply: oneshot::Sender<RequestOutcome>) {
-        lock(&self.0).insert(token, reply);
+    pub(crate) fn insert(&self, token: RequestToken, caller: Caller) {
+        lock(&self.0).insert(token, caller);
     }
 
     /// Sends the outcomes to those callers that still wait.
@@ -100,18 +116,18 @@ impl MachineReplies {
 }
 
 impl ReplyTable {
-    fn insert(&mut self, token: RequestToken, reply: oneshot::Sender<RequestOutcome>) {
+    fn insert(&mut self, token: RequestToken, caller: Caller) {
         if self.replies.is_empty() && !token.is_slow() {
             self.first = token.0;
         }
         if token.0 == self.first + self.replies.len() as u64 {
-            self.replies.push_back(Some(reply));
+            self.replies.push_back(Some(caller));
         } else {
-            self.others.insert(token, reply);
+            self.others.insert(token, caller);
         }
     }
 
-    fn take(&mut self, token: RequestToken) -> Option<oneshot::Sender<RequestOutcome>> {
+    fn take(&mut self, token: RequestToken) -> Option<Caller> {
         let position =
             token.0.checked_sub(self.first).and_then(|position| usize::try_from(position).ok());
         let reply =
@@ -136,7 +152,7 @@ mod tests {
     fn waiting(replies: &PendingReplies, tokens: &[u64]) -> Vec<oneshot::Receiver<RequestOutcome>> {
         let insert = |token: &u64| {
             let (reply, answer) = oneshot::channel();
-            replies.insert(RequestToken(*token), reply);
+            replies.insert(RequestToken(*token), Caller::Single(reply));
             answer
         };
         tokens.iter().map(insert).collect()

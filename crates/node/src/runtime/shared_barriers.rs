@@ -1,45 +1,139 @@
-//! Barriers of many callers in one request. Callers share the next barrier until the member takes it
-//! out of its mailbox: from then on it is confirmed by the leader, so it covers everything that they may
-//! have seen. The cost of a request does not depend on the number of its callers.
+//! Barriers of many callers in one request. Callers share the next barrier until the member begins it:
+//! the leader confirms it after that, so it covers everything that they may have seen. The cost of a
+//! request does not depend on the number of its callers.
+//!
+//! The member begins barriers, and whoever completes the request wakes the callers. No caller does
+//! anything for another one: it may go away at any time, and its runtime may stand still.
 
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 
 use quorate_core::Index;
-use tokio::runtime::Handle;
 
-use super::node::Node;
-use super::sync::lock;
-use crate::outcome::{OutcomeUnknown, RequestError};
+use super::sync::{Arc, Mutex, Notify, lock};
+use crate::outcome::{OutcomeUnknown, RequestError, RequestOutcome, RequestReply};
 
-type BarrierResult = Result<Index, RequestError>;
+pub(crate) type BarrierResult = Result<Index, RequestError>;
 
 /// The barriers of one member. One is in progress at a time.
 #[derive(Default)]
-pub(crate) struct SharedBarriers(Mutex<BarrierState>);
+pub(crate) struct SharedBarriers {
+    state: Mutex<BarrierState>,
+    /// Callers wait, and no barrier is in progress.
+    may_begin: Notify,
+}
 
 #[derive(Default)]
 struct BarrierState {
     is_in_progress: bool,
-    /// Callers whose barrier the member has not begun, apart from the one that sends it.
+    /// Callers whose barrier the member has not begun.
     waiting: Option<Arc<BarrierGroup>>,
-    /// How many callers that are, with the one that sends it.
     waiting_callers: usize,
-    /// Callers whose barrier the member has begun.
-    begun: Vec<Arc<BarrierGroup>>,
-    /// How many barriers the member has begun.
-    begun_count: u64,
+    /// The member has ended.
+    is_closed: bool,
 }
 
 impl SharedBarriers {
-    /// The member begins a barrier for all who wait. Returns how many these are.
-    pub(crate) fn begin(&self) -> usize {
-        let mut state = lock(&self.0);
-        let group = state.waiting.take();
-        state.begun.extend(group);
-        state.begun_count += 1;
-        std::mem::take(&mut state.waiting_callers)
+    /// Waits for a barrier that begins after this call. None if the member has ended.
+    pub(crate) async fn wait(&self) -> Option<BarrierResult> {
+        let group = self.join()?;
+        Some(group.wait().await)
+    }
+
+    fn join(&self) -> Option<Arc<BarrierGroup>> {
+        let mut state = lock(&self.state);
+        if state.is_closed {
+            return None;
+        }
+        state.waiting_callers += 1;
+        let is_first = state.waiting.is_none();
+        let group = Arc::clone(state.waiting.get_or_insert_default());
+        let may_begin = is_first && !state.is_in_progress;
+        drop(state);
+        if may_begin {
+            self.may_begin.notify_one();
+        }
+        Some(group)
+    }
+
+    /// Whether callers wait for the member to begin a barrier.
+    pub(crate) fn are_waiting(&self) -> bool {
+        let state = lock(&self.state);
+        state.waiting.is_some() && !state.is_in_progress
+    }
+
+    /// Returns when callers may be waiting for the member to begin a barrier.
+    pub(crate) async fn ready(&self) {
+        self.may_begin.notified().await;
+    }
+
+    /// The member begins a barrier for all who wait, unless there are none or one is in progress.
+    pub(crate) fn begin(self: &Arc<Self>) -> Option<BarrierCallers> {
+        let mut state = lock(&self.state);
+        if state.is_in_progress {
+            return None;
+        }
+        let group = state.waiting.take()?;
+        state.is_in_progress = true;
+        let count = std::mem::take(&mut state.waiting_callers);
+        Some(BarrierCallers { barriers: Arc::clone(self), group, count })
+    }
+
+    /// The member ends: nobody can join any more.
+    pub(crate) fn close(&self) {
+        lock(&self.state).is_closed = true;
+    }
+
+    fn on_ended(&self) {
+        let mut state = lock(&self.state);
+        state.is_in_progress = false;
+        let may_begin = state.waiting.is_some();
+        drop(state);
+        if may_begin {
+            self.may_begin.notify_one();
+        }
+    }
+}
+
+/// The member's part: when it is dropped, the member has ended.
+pub(crate) struct MemberBarriers(pub(crate) Arc<SharedBarriers>);
+
+impl Drop for MemberBarriers {
+    fn drop(&mut self) {
+        self.0.close();
+        let group = lock(&self.0.state).waiting.take();
+        if let Some(group) = group {
+            group.complete(STOPPED);
+        }
+    }
+}
+
+/// The callers of a barrier in progress. It ends when this is dropped.
+pub(crate) struct BarrierCallers {
+    barriers: Arc<SharedBarriers>,
+    group: Arc<BarrierGroup>,
+    count: usize,
+}
+
+impl BarrierCallers {
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    pub(crate) fn complete(self, outcome: RequestOutcome) {
+        self.group.complete(match outcome {
+            Ok(RequestReply::Read { index, .. }) => Ok(index),
+            Ok(_) => STOPPED,
+            Err(error) => Err(error),
+        });
+    }
+}
+
+impl Drop for BarrierCallers {
+    fn drop(&mut self) {
+        // Nothing happens if it is complete.
+        self.group.complete(STOPPED);
+        self.barriers.on_ended();
     }
 }
 
@@ -74,83 +168,79 @@ impl BarrierGroup {
         .await
     }
 
+    /// The first result counts.
     fn complete(&self, result: BarrierResult) {
         let mut state = lock(&self.0);
-        state.result = Some(result);
+        state.result.get_or_insert(result);
         let callers = std::mem::take(&mut state.callers);
         drop(state);
         callers.into_iter().for_each(Waker::wake);
     }
 }
 
-/// Waits for a barrier that begins after this call.
-pub(crate) async fn wait(node: &Node) -> BarrierResult {
-    let group = {
-        let mut state = lock(&node.barriers().0);
-        state.waiting_callers += 1;
-        if !std::mem::replace(&mut state.is_in_progress, true) {
-            None
-        } else {
-            Some(Arc::clone(state.waiting.get_or_insert_default()))
-        }
-    };
-    match group {
-        Some(group) => group.wait().await,
-        None => BarrierTurn { node: node.clone(), was_polled: true }.send().await,
+/// The member ended without an answer.
+const STOPPED: BarrierResult = Err(RequestError::Unknown(OutcomeUnknown::Stopped));
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    fn caller(barriers: &Arc<SharedBarriers>) -> tokio::task::JoinHandle<Option<BarrierResult>> {
+        let barriers = Arc::clone(barriers);
+        tokio::spawn(async move { barriers.wait().await })
     }
-}
 
-/// A barrier in progress. When it ends, or its only caller does, those that came meanwhile send
-/// the next one.
-struct BarrierTurn {
-    node: Node,
-    /// False for a task that has not run. If it is dropped then, its runtime is shutting down.
-    was_polled: bool,
-}
-
-impl BarrierTurn {
-    async fn send(self) -> BarrierResult {
-        let begun_before = lock(&self.node.barriers().0).begun_count;
-        let result = self.node.send_barrier().await;
-        let groups = {
-            let mut state = lock(&self.node.barriers().0);
-            let mut groups = std::mem::take(&mut state.begun);
-            if state.begun_count == begun_before {
-                // The member has ended.
-                groups.extend(state.waiting.take());
-            }
-            groups
-        };
-        for group in groups {
-            group.complete(result.clone());
-        }
-        result
+    fn read(index: Index) -> RequestOutcome {
+        Ok(RequestReply::Read { index, reply: bytes::Bytes::new() })
     }
-}
 
-impl Drop for BarrierTurn {
-    fn drop(&mut self) {
-        let runtime = Handle::try_current().ok().filter(|_| self.was_polled);
-        let mut state = lock(&self.node.barriers().0);
-        // If the caller that sent the barrier went away, others may wait for it: the next one, which
-        // begins later, covers them too.
-        let others_wait = state.waiting.is_some() || !state.begun.is_empty();
-        state.is_in_progress = others_wait && runtime.is_some();
-        if let (true, Some(runtime)) = (others_wait, &runtime) {
-            drop(state);
-            let mut turn = Self { node: self.node.clone(), was_polled: false };
-            runtime.spawn(async move {
-                turn.was_polled = true;
-                let _ = turn.send().await;
-            });
-            return;
+    #[tokio::test]
+    async fn callers_join_until_the_member_begins() {
+        let barriers = Arc::new(SharedBarriers::default());
+        assert!(!barriers.are_waiting() && barriers.begin().is_none());
+        let early = [caller(&barriers), caller(&barriers)];
+        barriers.ready().await;
+        yield_now().await;
+        let first = barriers.begin().unwrap();
+        assert_eq!(first.count(), 2);
+        let late = caller(&barriers);
+        yield_now().await;
+        // One at a time.
+        assert!(!barriers.are_waiting() && barriers.begin().is_none());
+        first.complete(read(7));
+        for caller in early {
+            assert_eq!(caller.await.unwrap(), Some(Ok(7)));
         }
-        state.waiting_callers = 0;
-        let mut abandoned = std::mem::take(&mut state.begun);
-        abandoned.extend(state.waiting.take());
-        drop(state);
-        for group in abandoned {
-            group.complete(Err(RequestError::Unknown(OutcomeUnknown::Stopped)));
-        }
+        barriers.ready().await;
+        assert!(!late.is_finished());
+        barriers.begin().unwrap().complete(read(9));
+        assert_eq!(late.await.unwrap(), Some(Ok(9)));
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_goes_away_holds_up_nobody() {
+        let barriers = Arc::new(SharedBarriers::default());
+        let (gone, stays) = (caller(&barriers), caller(&barriers));
+        yield_now().await;
+        gone.abort();
+        barriers.begin().unwrap().complete(read(3));
+        assert_eq!(stays.await.unwrap(), Some(Ok(3)));
+    }
+
+    #[tokio::test]
+    async fn callers_end_with_the_member() {
+        let barriers = Arc::new(SharedBarriers::default());
+        let member = MemberBarriers(Arc::clone(&barriers));
+        let begun = caller(&barriers);
+        yield_now().await;
+        let in_progress = barriers.begin().unwrap();
+        let waiting = caller(&barriers);
+        yield_now().await;
+        drop((in_progress, member));
+        assert_eq!(begun.await.unwrap(), Some(STOPPED));
+        assert_eq!(waiting.await.unwrap(), Some(STOPPED));
+        assert_eq!(barriers.wait().await, None);
     }
 }

@@ -9,6 +9,7 @@ use quorate_core::message::{Message, Proposal};
 use super::super::batch_pace::BatchesInProgress;
 use super::super::batch_queue::QuietKinds;
 use super::super::mailbox::{ClientRequest, HeldBytes, RequestKind};
+use super::super::pending_replies::Caller;
 use super::Member;
 
 /// Commands and reads that followers forwarded, until they become part of a batch. Reads of one batch
@@ -58,7 +59,7 @@ impl Member {
     /// Waits until there is something to do, then takes what is in the mailbox.
     pub(super) async fn receive_batch(&mut self) {
         let in_progress = self.batches_in_progress();
-        let kept = self.state.requests.len() + self.state.forwarded.len();
+        let kept = self.kept_requests();
         // If no request is open, the machine does not report when it is done.
         let jobs = if self.driver.open_requests() == 0 { 0 } else { in_progress.jobs };
         let now = Instant::now();
@@ -89,6 +90,7 @@ impl Member {
             () = mailbox.done.ready() => {}
             _ = mailbox.peers.recv_many(&mut state.from_peers, DELIVERIES_PER_TURN), if peers => {}
             _ = mailbox.clients.recv_many(&mut state.requests, REQUESTS_PER_TURN), if clients => {}
+            () = self.barriers.0.ready(), if clients => {}
             () = self.clock.changed() => {}
             () = self.timer.wait_until(wake_at) => {}
         }
@@ -100,6 +102,12 @@ impl Member {
         self.shared.counters.turns.add(1);
     }
 
+    /// How many requests wait for the next batch. Callers that share a barrier count as one.
+    fn kept_requests(&self) -> usize {
+        let barrier = usize::from(self.barriers.0.are_waiting());
+        self.state.requests.len() + self.state.forwarded.len() + barrier
+    }
+
     /// What something waits for; `saves` is whether requests wait for the own disk, `next_batch` whether
     /// the next batch may begin as soon as the last one has ended. For the rest the member is not
     /// woken; it learns it with whatever comes next, a tick at the latest.
@@ -108,7 +116,7 @@ impl Member {
         if !raft.is_membership_at_rest() {
             return QuietKinds { saves: true, jobs: true };
         }
-        let kept = self.state.requests.len() + self.state.forwarded.len();
+        let kept = self.kept_requests();
         let log = raft.log_status();
         let has_open = self.driver.open_requests() > 0 && !self.state.pace.was_single();
         let jobs = next_batch && (kept > 0 || has_open)
@@ -166,12 +174,12 @@ impl Member {
             let Ok(request) = self.mailbox.clients.try_recv() else { break };
             requests.push(request);
         }
-        let mut size = forwarded.len();
+        let size = forwarded.len() + requests.len() + self.begin_barrier();
         for envelope in forwarded.commands.into_iter().chain(forwarded.reads) {
             self.receive(envelope);
         }
         for request in requests.drain(..) {
-            size += self.on_request(request);
+            self.on_request(request);
         }
         if size > 0 {
             self.state.pace.begin(now, size);
@@ -179,10 +187,18 @@ impl Member {
         self.state.requests = requests;
     }
 
-    /// Returns how many callers the request has.
-    pub(super) fn on_request(&mut self, request: ClientRequest) -> usize {
+    /// Begins a barrier for all who wait for one. Returns how many these are.
+    pub(super) fn begin_barrier(&mut self) -> usize {
+        let Some(callers) = self.barriers.0.begin() else { return 0 };
+        self.shared.counters.reads.add(1);
+        let count = callers.count();
+        let token = self.driver.barrier();
+        self.state.waiting.insert(token, Caller::Barrier(callers));
+        count
+    }
+
+    pub(super) fn on_request(&mut self, request: ClientRequest) {
         let counters = &self.shared.counters;
-        let mut callers = 1;
         let token = match request.kind {
             RequestKind::Propose(command) => {
                 counters.proposals.add(1);
@@ -197,15 +213,9 @@ impl Member {
                 self.driver.read(question)
             }
             RequestKind::ReadLocal(query) => self.driver.read_local(query),
-            RequestKind::Barrier => {
-                counters.reads.add(1);
-                callers = self.shared.barriers.begin().max(1);
-                self.driver.barrier()
-            }
             RequestKind::Change(change, wait) => self.driver.change(*change, wait),
             RequestKind::Transfer(to) => self.driver.transfer(to),
         };
-        self.state.waiting.insert(token, request.reply);
-        callers
+        self.state.waiting.insert(token, Caller::Single(request.reply));
     }
 }
