@@ -26,18 +26,23 @@ pub(crate) struct BatchPace {
     requests: usize,
     /// The size of recent batches: a small one among large ones does not count as few requests.
     recent: usize,
+    /// When a batch last had anything but reads.
+    wrote_at: Option<Instant>,
     gather: GatherTime,
 }
 
 impl BatchPace {
     pub(crate) fn new(now: Instant, gather: GatherTime) -> Self {
-        Self { began: now, requests: 0, recent: 0, gather }
+        Self { began: now, requests: 0, recent: 0, wrote_at: None, gather }
     }
 
-    /// A batch of this many requests begins.
-    pub(crate) fn begin(&mut self, now: Instant, requests: usize) {
+    /// A batch of this many requests begins; `writes` is how many of them are not reads.
+    pub(crate) fn begin(&mut self, now: Instant, requests: usize, writes: usize) {
         (self.began, self.requests) = (now, requests);
         self.recent = requests.max(self.recent / 2);
+        if writes > 0 {
+            self.wrote_at = Some(now);
+        }
     }
 
     /// Whether the last batch was a single request. Then it is likely that no other request comes
@@ -75,12 +80,21 @@ impl BatchPace {
 
     /// The shortest time between two batches. Few requests are not delayed: nothing is gained.
     pub(crate) fn gather_time(&self) -> Duration {
-        if self.recent < GATHERED_MIN { Duration::ZERO } else { self.gather.get() }
+        if self.recent < GATHERED_MIN {
+            return Duration::ZERO;
+        }
+        let writes = |at: Instant| self.began.duration_since(at) < WRITES_EXPECTED;
+        let limit = if self.wrote_at.is_some_and(writes) { Duration::MAX } else { READS_GATHERED };
+        self.gather.get().min(limit)
     }
 }
 
 /// The size of recent batches from which on it is worth to wait for more requests.
 const GATHERED_MIN: usize = 8;
+/// A batch of reads costs a round of heartbeats and no sync: less is gained by larger ones.
+const READS_GATHERED: Duration = Duration::from_millis(2);
+/// After a write more of them are expected for so long.
+const WRITES_EXPECTED: Duration = Duration::from_millis(100);
 /// How long requests wait for the quorum to accept the batch before. More than a round trip and a
 /// sync take within a site; between distant sites several batches are in flight.
 const QUORUM_WAIT_MAX: Duration = Duration::from_millis(5);
@@ -137,19 +151,35 @@ mod tests {
             (Instant::now(), BatchesInProgress { saves: 0, jobs: 0, is_committing: false });
         let gather = GatherTime::default();
         let mut pace = BatchPace::new(began, gather.clone());
-        pace.begin(began, GATHERED_MIN);
+        pace.begin(began, GATHERED_MIN, 1);
         assert!(pace.may_begin(began, none));
         gather.set(Duration::from_millis(3));
         assert!(!pace.may_begin(began, none));
         assert_eq!(pace.next_check(none), began + Duration::from_millis(3));
-        pace.begin(began, 1);
+        pace.begin(began, 1, 1);
         assert!(pace.may_begin(began, none), "few requests are not delayed");
         // Unless there were many shortly before.
-        pace.begin(began, 4 * GATHERED_MIN);
-        pace.begin(began, 1);
+        pace.begin(began, 4 * GATHERED_MIN, 1);
+        pace.begin(began, 1, 1);
         assert!(!pace.may_begin(began, none));
-        pace.begin(began, 1);
-        pace.begin(began, 1);
+        pace.begin(began, 1, 1);
+        pace.begin(began, 1, 1);
         assert!(pace.may_begin(began, none));
+    }
+
+    #[test]
+    fn reads_alone_are_gathered_for_less() {
+        let gather = GatherTime::default();
+        let began = Instant::now();
+        let mut pace = BatchPace::new(began, gather.clone());
+        gather.set(2 * READS_GATHERED);
+        pace.begin(began, GATHERED_MIN, 0);
+        assert_eq!(pace.gather_time(), READS_GATHERED);
+        pace.begin(began, GATHERED_MIN, 1);
+        // A batch without writes among others that have some.
+        pace.begin(began + WRITES_EXPECTED / 2, GATHERED_MIN, 0);
+        assert_eq!(pace.gather_time(), 2 * READS_GATHERED);
+        pace.begin(began + WRITES_EXPECTED, GATHERED_MIN, 0);
+        assert_eq!(pace.gather_time(), READS_GATHERED);
     }
 }

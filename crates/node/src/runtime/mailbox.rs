@@ -39,6 +39,11 @@ pub(crate) enum RequestKind {
 }
 
 impl RequestKind {
+    /// Whether nothing is logged for it.
+    pub(crate) fn is_read(&self) -> bool {
+        matches!(self, Self::Read(_) | Self::ReadLocal(_))
+    }
+
     /// For spans in the log.
     pub(crate) fn name(&self) -> &'static str {
         match self {

@@ -175,6 +175,8 @@ impl Member {
             requests.push(request);
         }
         let size = forwarded.len() + requests.len() + self.begin_barrier();
+        let writes = requests.iter().filter(|request| !request.kind.is_read()).count();
+        let writes = writes + forwarded.commands.len();
         for envelope in forwarded.commands.into_iter().chain(forwarded.reads) {
             self.receive(envelope);
         }
@@ -182,7 +184,7 @@ impl Member {
             self.on_request(request);
         }
         if size > 0 {
-            self.state.pace.begin(now, size);
+            self.state.pace.begin(now, size, writes);
         }
         self.state.requests = requests;
     }
