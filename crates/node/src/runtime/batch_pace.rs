@@ -84,7 +84,11 @@ impl BatchPace {
             return Duration::ZERO;
         }
         let writes = |at: Instant| self.began.duration_since(at) < WRITES_EXPECTED;
-        let limit = if self.wrote_at.is_some_and(writes) { Duration::MAX } else { READS_GATHERED };
+        let limit = match self.wrote_at.is_some_and(writes) {
+            false => READS_GATHERED,
+            true if self.recent < LARGE_MIN => FEW_GATHERED,
+            true => Duration::MAX,
+        };
         self.gather.get().min(limit)
     }
 }
@@ -93,6 +97,10 @@ impl BatchPace {
 const GATHERED_MIN: usize = 8;
 /// A batch of reads costs a round of heartbeats and no sync: less is gained by larger ones.
 const READS_GATHERED: Duration = Duration::from_millis(2);
+/// Batches of fewer requests do not keep the processors busy for long: clients that wait for them are back
+/// soon, and nothing more comes.
+const LARGE_MIN: usize = 72;
+const FEW_GATHERED: Duration = Duration::from_millis(3);
 /// After a write more of them are expected for so long.
 const WRITES_EXPECTED: Duration = Duration::from_millis(100);
 /// How long requests wait for the quorum to accept the batch before. More than a round trip and a
