@@ -176,18 +176,25 @@ mod tests {
     }
 
     #[test]
-    fn reads_alone_are_gathered_for_less() {
+    fn reads_alone_and_few_requests_are_gathered_for_less() {
         let gather = GatherTime::default();
         let began = Instant::now();
         let mut pace = BatchPace::new(began, gather.clone());
-        gather.set(2 * READS_GATHERED);
-        pace.begin(began, GATHERED_MIN, 0);
+        let long = 2 * FEW_GATHERED;
+        gather.set(long);
+        pace.begin(began, LARGE_MIN, 0);
         assert_eq!(pace.gather_time(), READS_GATHERED);
-        pace.begin(began, GATHERED_MIN, 1);
+        pace.begin(began, LARGE_MIN, 1);
+        assert_eq!(pace.gather_time(), long);
         // A batch without writes among others that have some.
-        pace.begin(began + WRITES_EXPECTED / 2, GATHERED_MIN, 0);
-        assert_eq!(pace.gather_time(), 2 * READS_GATHERED);
-        pace.begin(began + WRITES_EXPECTED, GATHERED_MIN, 0);
+        pace.begin(began + WRITES_EXPECTED / 2, LARGE_MIN, 0);
+        assert_eq!(pace.gather_time(), long);
+        pace.begin(began + WRITES_EXPECTED, LARGE_MIN, 0);
         assert_eq!(pace.gather_time(), READS_GATHERED);
+        let mut pace = BatchPace::new(began, gather.clone());
+        pace.begin(began, LARGE_MIN - 1, 1);
+        assert_eq!(pace.gather_time(), FEW_GATHERED);
+        gather.set(READS_GATHERED / 2);
+        assert_eq!(pace.gather_time(), READS_GATHERED / 2);
     }
 }
