@@ -186,12 +186,12 @@ impl Member {
         match delivery {
             FromPeers::Messages(messages, held) => {
                 self.shared.counters.received.add(messages.len() as u64);
-                let before = self.state.forwarded.len();
+                let before = self.state.forwarded.kept_so_far();
                 let now = Instant::now();
                 for message in messages {
                     self.on_peer_message(message, now);
                 }
-                if self.state.forwarded.len() > before {
+                if self.state.forwarded.kept_so_far() > before {
                     self.state.forwarded.hold(held);
                 }
             }
@@ -640,7 +640,7 @@ impl Member {
         self.transport.remove_member(self.key);
         self.mailbox.peers.close();
         self.mailbox.clients.close();
-        self.barriers.0.close();
+        self.barriers.0.close(why.as_refusal().into());
         let mut requests = std::mem::take(&mut self.state.requests);
         while let Ok(request) = self.mailbox.clients.try_recv() {
             requests.push(request);
@@ -648,7 +648,6 @@ impl Member {
         for request in requests {
             self.on_request(request);
         }
-        self.begin_barrier();
         match &why {
             StopReason::Stopped => self.driver.stop(),
             failed => self.driver.fail(&failed.to_string()),

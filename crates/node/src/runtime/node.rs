@@ -503,10 +503,8 @@ impl Node {
 
     /// The error of requests to a member that has stopped.
     fn stopped(&self) -> RequestError {
-        match &*self.shared.ended.borrow() {
-            None | Some(StopReason::Stopped) => RequestRefused::Stopped.into(),
-            Some(failed) => RequestRefused::MemberFailed { reason: failed.to_string() }.into(),
-        }
+        let ended = self.shared.ended.borrow();
+        ended.as_ref().map_or(RequestRefused::Stopped, StopReason::as_refusal).into()
     }
 
     async fn request_change(

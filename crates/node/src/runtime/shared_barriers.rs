@@ -79,9 +79,15 @@ impl SharedBarriers {
         Some(BarrierCallers { barriers: Arc::clone(self), group, count })
     }
 
-    /// The member ends: nobody can join any more.
-    pub(crate) fn close(&self) {
-        lock(&self.state).is_closed = true;
+    /// The member ends. Nobody can join any more, and those whose barrier has not begun get this error.
+    pub(crate) fn close(&self, error: RequestError) {
+        let mut state = lock(&self.state);
+        state.is_closed = true;
+        let group = state.waiting.take();
+        drop(state);
+        if let Some(group) = group {
+            group.complete(Err(error));
+        }
     }
 
     fn on_ended(&self) {
@@ -100,11 +106,7 @@ pub(crate) struct MemberBarriers(pub(crate) Arc<SharedBarriers>);
 
 impl Drop for MemberBarriers {
     fn drop(&mut self) {
-        self.0.close();
-        let group = lock(&self.0.state).waiting.take();
-        if let Some(group) = group {
-            group.complete(STOPPED);
-        }
+        self.0.close(STOPPED);
     }
 }
 
@@ -123,7 +125,7 @@ impl BarrierCallers {
     pub(crate) fn complete(self, outcome: RequestOutcome) {
         self.group.complete(match outcome {
             Ok(RequestReply::Read { index, .. }) => Ok(index),
-            Ok(_) => STOPPED,
+            Ok(_) => Err(STOPPED),
             Err(error) => Err(error),
         });
     }
@@ -132,7 +134,7 @@ impl BarrierCallers {
 impl Drop for BarrierCallers {
     fn drop(&mut self) {
         // Nothing happens if it is complete.
-        self.group.complete(STOPPED);
+        self.group.complete(Err(STOPPED));
         self.barriers.on_ended();
     }
 }
@@ -179,13 +181,14 @@ impl BarrierGroup {
 }
 
 /// The member ended without an answer.
-const STOPPED: BarrierResult = Err(RequestError::Unknown(OutcomeUnknown::Stopped));
+const STOPPED: RequestError = RequestError::Unknown(OutcomeUnknown::Stopped);
 
 #[cfg(test)]
 mod tests {
     use tokio::task::yield_now;
 
     use super::*;
+    use crate::outcome::RequestRefused;
 
     fn caller(barriers: &Arc<SharedBarriers>) -> tokio::task::JoinHandle<Option<BarrierResult>> {
         let barriers = Arc::clone(barriers);
@@ -239,8 +242,24 @@ mod tests {
         let waiting = caller(&barriers);
         yield_now().await;
         drop((in_progress, member));
-        assert_eq!(begun.await.unwrap(), Some(STOPPED));
-        assert_eq!(waiting.await.unwrap(), Some(STOPPED));
+        assert_eq!(begun.await.unwrap(), Some(Err(STOPPED)));
+        assert_eq!(waiting.await.unwrap(), Some(Err(STOPPED)));
         assert_eq!(barriers.wait().await, None);
+    }
+
+    #[tokio::test]
+    async fn callers_do_not_wait_for_a_barrier_in_progress_when_the_member_ends() {
+        let barriers = Arc::new(SharedBarriers::default());
+        let begun = caller(&barriers);
+        yield_now().await;
+        let in_progress = barriers.begin().unwrap();
+        let waiting = caller(&barriers);
+        yield_now().await;
+        let error = RequestError::Refused(RequestRefused::NoLeader);
+        barriers.close(error.clone());
+        assert_eq!(waiting.await.unwrap(), Some(Err(error)));
+        assert!(!begun.is_finished());
+        in_progress.complete(read(5));
+        assert_eq!(begun.await.unwrap(), Some(Ok(5)));
     }
 }

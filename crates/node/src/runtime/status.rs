@@ -13,6 +13,7 @@ use tokio::sync::{broadcast, watch};
 use crate::applier::SnapshotInstallError;
 use crate::cluster_version::{ClusterVersion, UnsupportedVersion, VersionRange};
 use crate::machine::MachineFailed;
+use crate::outcome::RequestRefused;
 
 /// The state of a running member.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +62,16 @@ pub enum StopReason {
     UnsupportedVersion(UnsupportedVersion),
     /// The member's task panicked: a bug. Nothing wrong was written.
     Panicked,
+}
+
+impl StopReason {
+    /// Why requests are refused from then on.
+    pub(crate) fn as_refusal(&self) -> RequestRefused {
+        match self {
+            Self::Stopped => RequestRefused::Stopped,
+            failed => RequestRefused::MemberFailed { reason: failed.to_string() },
+        }
+    }
 }
 
 impl fmt::Display for StopReason {

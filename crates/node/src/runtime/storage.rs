@@ -79,7 +79,7 @@ pub trait SnapshotSink: Send {
     /// Adds bytes at its end.
     fn append(&mut self, bytes: &[u8]) -> Result<(), StorageError>;
 
-    /// Begins to make durable what was added so far: called from time to time, so that little is left for
+    /// Makes durable what was added so far: called from time to time, so that little is left for
     /// [`SnapshotSink::finish`]. A storage without a disk does nothing.
     fn sync(&mut self) -> Result<(), StorageError> {
         Ok(())

@@ -20,6 +20,7 @@ pub(super) struct ForwardedRequests {
     reads: Vec<Envelope>,
     /// What they count for in the transport.
     held: Vec<HeldBytes>,
+    kept_so_far: u64,
 }
 
 /// So many saves may be in progress before peers have to wait. A correct leader stops earlier: this
@@ -32,6 +33,11 @@ const DELIVERIES_PER_TURN: usize = 256;
 impl ForwardedRequests {
     pub(super) fn len(&self) -> usize {
         self.commands.len() + self.reads.len()
+    }
+
+    /// How many were kept since the last batch, also those that have been processed before it.
+    pub(super) fn kept_so_far(&self) -> u64 {
+        self.kept_so_far
     }
 
     /// What the newest of them count for in the transport, until they are processed.
@@ -51,6 +57,7 @@ impl ForwardedRequests {
             return Some(envelope);
         }
         kept.push(envelope);
+        self.kept_so_far += 1;
         None
     }
 }
