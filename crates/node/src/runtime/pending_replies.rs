@@ -18,12 +18,12 @@ use crate::request_table::RequestToken;
 pub(crate) struct PendingReplies(Arc<Mutex<ReplyTable>>);
 
 /// Where an outcome goes.
-pub(crate) enum Caller {
+pub(crate) enum ReplyReceiver {
     Single(oneshot::Sender<RequestOutcome>),
     Barrier(BarrierCallers),
 }
 
-impl Caller {
+impl ReplyReceiver {
     fn send(self, outcome: RequestOutcome) {
         match self {
             // It fails if the caller no longer waits.
@@ -40,14 +40,14 @@ pub(crate) struct MachineReplies(Weak<Mutex<ReplyTable>>);
 /// are few, and kept apart.
 #[derive(Default)]
 struct ReplyTable {
-    replies: VecDeque<Option<Caller>>,
+    replies: VecDeque<Option<ReplyReceiver>>,
     /// The token of the first item in `replies`.
     first: u64,
-    others: BTreeMap<RequestToken, Caller>,
+    others: BTreeMap<RequestToken, ReplyReceiver>,
 }
 
 /// Replies with the callers that wait for them.
-pub(crate) struct ReadyReplies(Vec<(Caller, RequestOutcome)>);
+pub(crate) struct ReadyReplies(Vec<(ReplyReceiver, RequestOutcome)>);
 
 impl ReadyReplies {
     pub(crate) fn send(self) {
@@ -58,7 +58,7 @@ impl ReadyReplies {
 }
 
 impl PendingReplies {
-    pub(crate) fn insert(&self, token: RequestToken, caller: Caller) {
+    pub(crate) fn insert(&self, token: RequestToken, caller: ReplyReceiver) {
         lock(&self.0).insert(token, caller);
     }
 
@@ -116,7 +116,7 @@ impl MachineReplies {
 }
 
 impl ReplyTable {
-    fn insert(&mut self, token: RequestToken, caller: Caller) {
+    fn insert(&mut self, token: RequestToken, caller: ReplyReceiver) {
         if self.replies.is_empty() && !token.is_slow() {
             self.first = token.0;
         }
@@ -127,7 +127,7 @@ impl ReplyTable {
         }
     }
 
-    fn take(&mut self, token: RequestToken) -> Option<Caller> {
+    fn take(&mut self, token: RequestToken) -> Option<ReplyReceiver> {
         let position =
             token.0.checked_sub(self.first).and_then(|position| usize::try_from(position).ok());
         let reply =
@@ -152,7 +152,7 @@ mod tests {
     fn waiting(replies: &PendingReplies, tokens: &[u64]) -> Vec<oneshot::Receiver<RequestOutcome>> {
         let insert = |token: &u64| {
             let (reply, answer) = oneshot::channel();
-            replies.insert(RequestToken(*token), Caller::Single(reply));
+            replies.insert(RequestToken(*token), ReplyReceiver::Single(reply));
             answer
         };
         tokens.iter().map(insert).collect()

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tracing::{info, warn};
 
 use super::member::Member;
-use super::pending_replies::Caller;
+use super::pending_replies::ReplyReceiver;
 use super::side_messages::SideMessage;
 use crate::cluster_version::{ClusterVersion, SupportedVersions, VersionRange};
 use crate::outcome::{RequestOutcome, RequestRefused};
@@ -126,7 +126,7 @@ impl Member {
                     info!(member = %self.key.member, from = %change.from, to = %change.to,
                         "an operator changes the cluster version");
                     let token = self.driver.propose_version(term, change);
-                    self.state.waiting.insert(token, Caller::Single(reply));
+                    self.state.waiting.insert(token, ReplyReceiver::Single(reply));
                 }
                 Err(refusal) => {
                     let _ = reply.send(Err(RequestRefused::Downgrade(refusal).into()));

@@ -9,7 +9,7 @@ use quorate_core::message::{Message, Proposal};
 use super::super::batch_pace::BatchesInProgress;
 use super::super::batch_queue::QuietKinds;
 use super::super::mailbox::{ClientRequest, HeldBytes, RequestKind};
-use super::super::pending_replies::Caller;
+use super::super::pending_replies::ReplyReceiver;
 use super::Member;
 
 /// Commands and reads that followers forwarded, until they become part of a batch. Reads of one batch
@@ -202,7 +202,7 @@ impl Member {
         self.shared.counters.reads.add(1);
         let count = callers.count();
         let token = self.driver.barrier();
-        self.state.waiting.insert(token, Caller::Barrier(callers));
+        self.state.waiting.insert(token, ReplyReceiver::Barrier(callers));
         count
     }
 
@@ -225,6 +225,6 @@ impl Member {
             RequestKind::Change(change, wait) => self.driver.change(*change, wait),
             RequestKind::Transfer(to) => self.driver.transfer(to),
         };
-        self.state.waiting.insert(token, Caller::Single(request.reply));
+        self.state.waiting.insert(token, ReplyReceiver::Single(request.reply));
     }
 }
