@@ -281,7 +281,7 @@ async fn a_barrier_does_not_depend_on_the_runtimes_of_its_callers() {
     let node = node.await.unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let first = node.clone();
-    let given_up = std::thread::spawn(move || {
+    let given_up = tokio::task::spawn_blocking(move || {
         let barrier = async { timeout(Duration::from_millis(200), first.barrier()).await };
         assert!(runtime.block_on(barrier).is_err());
         runtime
@@ -291,7 +291,7 @@ async fn a_barrier_does_not_depend_on_the_runtimes_of_its_callers() {
         let node = node.clone();
         async move { node.barrier().await }
     });
-    let runtime = tokio::task::spawn_blocking(|| given_up.join().unwrap()).await.unwrap();
+    let runtime = given_up.await.unwrap();
     let ended = in_time("the other caller", second).await.unwrap();
     assert_eq!(ended, Err(RequestError::Refused(RequestRefused::NoLeader)));
     runtime.shutdown_background();
