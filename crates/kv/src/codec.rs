@@ -6,11 +6,15 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 pub(crate) fn put_number(out: &mut BytesMut, mut number: u64) {
+    let mut bytes = [0; VARINT_BYTES_MAX];
+    let mut length = 0;
     while number >= 0x80 {
-        out.put_u8(number as u8 | 0x80);
+        bytes[length] = number as u8 | 0x80;
         number >>= 7;
+        length += 1;
     }
-    out.put_u8(number as u8);
+    bytes[length] = number as u8;
+    out.put_slice(&bytes[..=length]);
 }
 
 pub(crate) fn put_signed(out: &mut BytesMut, number: i64) {

@@ -29,7 +29,7 @@ impl Command {
 
     /// Appends the bytes of [`Command::encode`].
     pub fn encode_into(&self, out: &mut BytesMut) {
-        out.reserve(2 + self.bytes_hint());
+        out.reserve(self.bytes_hint());
         out.put_u8(self.version() as u8);
         put_command(out, self);
     }
@@ -48,14 +48,54 @@ impl Command {
         if valid { Ok(command) } else { Err(invalid) }
     }
 
-    /// Enough capacity for a put without reallocation. Other commands may reallocate.
-    fn bytes_hint(&self) -> usize {
+    /// How many bytes [`Command::encode_into`] appends at most, for commands that write keys. Others, which
+    /// are rare, may have more.
+    pub fn bytes_hint(&self) -> usize {
         match self {
-            Self::Put(put) => put.key.len() + put.value.len() + 24,
-            Self::Issued(issued) => 64 + issued.command.bytes_hint(),
-            _ => 64,
+            Self::Put(put) => COMMAND_BYTES + put_bytes_max(put),
+            Self::DeleteRange(deletion) => COMMAND_BYTES + keys_bytes_max(&deletion.keys),
+            Self::Txn(txn) => COMMAND_BYTES + txn_bytes_max(txn),
+            Self::Issued(issued) => ISSUER_BYTES + issued.command.bytes_hint(),
+            _ => OTHER_BYTES,
         }
     }
+}
+
+/// The version and the kind of a command.
+const COMMAND_BYTES: usize = 2;
+/// An issuer with a name of usual length.
+const ISSUER_BYTES: usize = 64;
+const OTHER_BYTES: usize = 64;
+/// Flags, a number, and the lengths of a key and of a value or the end of a range.
+const KEYS_BYTES: usize = 24;
+/// The numbers of a range, most of which are usually 0, and the kind of an operation.
+const RANGE_BYTES: usize = 24;
+
+fn put_bytes_max(put: &Put) -> usize {
+    KEYS_BYTES + put.key.len() + put.value.len()
+}
+
+fn keys_bytes_max(keys: &KeyRange) -> usize {
+    KEYS_BYTES + keys.key.len() + keys.range_end.len()
+}
+
+fn txn_bytes_max(txn: &Txn) -> usize {
+    let compare = |compare: &Compare| {
+        let value = match &compare.target {
+            CompareTarget::Value(value) => value.len(),
+            _ => 0,
+        };
+        keys_bytes_max(&compare.keys) + value
+    };
+    let operation = |operation: &TxnOperation| match operation {
+        TxnOperation::Range(range) => RANGE_BYTES + keys_bytes_max(&range.keys),
+        TxnOperation::Put(put) => put_bytes_max(put),
+        TxnOperation::DeleteRange(deletion) => keys_bytes_max(&deletion.keys),
+        TxnOperation::Txn(txn) => txn_bytes_max(txn),
+    };
+    let compared: usize = txn.compare.iter().map(compare).sum();
+    let operations = txn.success.iter().chain(&txn.failure);
+    KEYS_BYTES + compared + operations.map(operation).sum::<usize>()
 }
 
 impl Query {

@@ -240,11 +240,13 @@ impl KeyIndex {
                 break;
             }
             if *work == 0 {
-                return (found, Some(Bytes::copy_from_slice(name.max(from))));
+                let is_after = name.cmp_key(from).is_gt();
+                let next = if is_after { name.to_bytes() } else { Bytes::copy_from_slice(from) };
+                return (found, Some(next));
             }
             // The keys of a block are below the name of the next one. A block between others is
             // counted without looking at its keys.
-            let has_next = blocks.peek().is_some_and(|(next, _)| !is_past(end, next));
+            let has_next = blocks.peek().is_some_and(|(next, _)| !is_past(end, *next));
             let count = if has_next && !is_first {
                 block.count_all(main)
             } else {
@@ -316,10 +318,10 @@ pub(crate) enum ScanEnd<B> {
     Stopped(B),
 }
 
-fn is_past(end: Bound<&[u8]>, key: &[u8]) -> bool {
+fn is_past(end: Bound<&[u8]>, key: KeyRef<'_>) -> bool {
     match end {
-        Bound::Included(end) => key > end,
-        Bound::Excluded(end) => key >= end,
+        Bound::Included(end) => key.cmp_key(end).is_gt(),
+        Bound::Excluded(end) => key.cmp_key(end).is_ge(),
         Bound::Unbounded => false,
     }
 }

@@ -4,20 +4,33 @@
 //! Counting the keys of a range visits blocks, not keys: a client that counts everything in
 //! each of a hundred operations costs little.
 
-use std::borrow::Borrow;
-use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use crate::index::{CurrentVersion, KeyHistory, KeyVersion};
+use crate::named_list::NamedList;
 use crate::packed_keys::{KEYS_RESERVED, KeyRef, PackedKeys};
-use crate::small_key::SmallKey;
 
-#[derive(Clone, Debug, Default)]
+/// Blocks lie in pages, so that adding a block moves few others. There is always one page, and each has a
+/// block.
+#[derive(Clone, Debug)]
 pub(crate) struct KeyBlocks {
-    /// Each under a key that is not above its first one and above all keys of the block before
-    /// it. The first block is under the empty key.
-    blocks: BTreeMap<SmallKey, KeyBlock>,
+    pages: NamedList<BlockPage>,
     len: usize,
+}
+
+type BlockPage = NamedList<KeyBlock>;
+
+/// Where a block is.
+#[derive(Clone, Copy, Debug)]
+struct BlockPlace {
+    page: usize,
+    block: usize,
+}
+
+impl Default for KeyBlocks {
+    fn default() -> Self {
+        Self { pages: NamedList::new(NamedList::new(KeyBlock::default())), len: 0 }
+    }
 }
 
 /// Sorted keys and their histories, at the same positions.
@@ -38,6 +51,9 @@ const BLOCK_BYTES_MAX: usize = 32 << 10;
 const BLOCK_KEYS_FEW: usize = 16;
 /// ... if both together have at most this many.
 const BLOCK_KEYS_MERGED_MAX: usize = 32;
+const PAGE_BLOCKS_MAX: usize = 64;
+/// A page is merged with the one before it, if both together have at most this many blocks.
+const PAGE_BLOCKS_MERGED_MAX: usize = PAGE_BLOCKS_MAX / 2;
 
 /// The keys from one on, up to a bound.
 pub(crate) type KeyBounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
@@ -134,33 +150,22 @@ impl KeyBlocks {
         self.len
     }
 
-    fn block_of(&self, key: &[u8]) -> Option<(&SmallKey, &KeyBlock)> {
-        match SmallKey::short(key) {
-            Some(key) => self.blocks.range(..=key).next_back(),
-            None => {
-                self.blocks.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back()
-            }
-        }
+    fn place_of(&self, key: &[u8]) -> BlockPlace {
+        let page = self.pages.position_of(key);
+        let block = self.pages.get(page).map_or(0, |blocks| blocks.position_of(key));
+        BlockPlace { page, block }
     }
 
-    fn block_mut(&mut self, key: &[u8]) -> &mut KeyBlock {
-        if self.blocks.is_empty() {
-            self.blocks.insert(SmallKey::from(&[][..]), KeyBlock::default());
-        }
-        let found = match SmallKey::short(key) {
-            Some(key) => self.blocks.range_mut(..=key).next_back(),
-            None => {
-                let up_to_key = (Bound::Unbounded, Bound::Included(key));
-                self.blocks.range_mut::<[u8], _>(up_to_key).next_back()
-            }
-        };
-        #[expect(clippy::expect_used, reason = "a block is under the empty key: see above")]
-        let (_, block) = found.expect("no key is below the empty one");
-        block
+    fn block(&self, place: BlockPlace) -> Option<&KeyBlock> {
+        self.pages.get(place.page)?.get(place.block)
+    }
+
+    fn block_mut(&mut self, place: BlockPlace) -> Option<&mut KeyBlock> {
+        self.pages.get_mut(place.page)?.get_mut(place.block)
     }
 
     pub(crate) fn get(&self, key: &[u8]) -> Option<&KeyHistory> {
-        let (_, block) = self.block_of(key)?;
+        let block = self.block(self.place_of(key))?;
         block.histories.get(block.position(key).ok()?)
     }
 
@@ -171,7 +176,8 @@ impl KeyBlocks {
         lease: i64,
         make: impl FnOnce(Option<CurrentVersion>) -> KeyVersion,
     ) -> Option<CurrentVersion> {
-        let block = self.block_mut(key);
+        let place = self.place_of(key);
+        let block = self.block_mut(place)?;
         let position = match block.position(key) {
             Ok(position) => return block.push(position, lease, make),
             Err(position) => position,
@@ -183,28 +189,43 @@ impl KeyBlocks {
             // Appending leaves full blocks behind; splitting would leave half-full ones.
             let mut next = KeyBlock::default();
             next.insert(0, key, history);
-            self.blocks.insert(key.into(), next);
+            self.insert_after(place, key, next);
         } else {
             // Before the insertion: one key more would double the memory of the block.
             let mut upper = split(block);
-            let first =
-                upper.keys.get(0).map_or_else(|| key.into(), |first| first.to_vec()[..].into());
+            let first = upper.keys.get(0).map_or_else(|| key.to_vec(), KeyRef::to_vec);
             match position.checked_sub(block.keys.len()) {
                 Some(above) if above > 0 => upper.insert(above, key, history),
                 _ => block.insert(position, key, history),
             }
-            self.blocks.insert(first, upper);
+            self.insert_after(place, &first, upper);
         }
         self.len += 1;
         None
     }
 
+    fn insert_after(&mut self, place: BlockPlace, name: &[u8], block: KeyBlock) {
+        let is_last_page = place.page + 1 == self.pages.len();
+        let Some(page) = self.pages.get_mut(place.page) else { return };
+        page.insert_after(place.block, name, block);
+        let len = page.len();
+        if len > PAGE_BLOCKS_MAX {
+            // As with blocks: appending leaves full pages behind.
+            let is_appended = is_last_page && place.block + 2 == len;
+            let (name, upper) = page.split_off(if is_appended { len - 1 } else { len / 2 });
+            self.pages.insert_after(place.page, &name, upper);
+        }
+    }
+
     /// The blocks that may have keys from this one on, with their names. The keys of a block are
-    /// not below its name, and below the name of the next block.
-    pub(crate) fn blocks_from(&self, key: &[u8]) -> impl Iterator<Item = (&[u8], &KeyBlock)> {
-        let first = self.block_of(key).map(|(first, _)| Borrow::<[u8]>::borrow(first));
-        let bounds = (Bound::Included(first.unwrap_or_default()), Bound::Unbounded);
-        self.blocks.range::<[u8], _>(bounds).map(|(name, block)| (name.borrow(), block))
+    /// not below its name, and below the name of the next block. The name of the first one is empty.
+    pub(crate) fn blocks_from(&self, key: &[u8]) -> impl Iterator<Item = (KeyRef<'_>, &KeyBlock)> {
+        let first = self.place_of(key);
+        let pages = self.pages.iter_from(first.page).enumerate();
+        pages.flat_map(move |(number, (page_name, page))| {
+            let blocks = page.iter_from(if number == 0 { first.block } else { 0 });
+            blocks.map(move |(name, block)| (name.or(page_name).unwrap_or_default(), block))
+        })
     }
 
     /// All keys within these bounds, in order.
@@ -242,9 +263,12 @@ impl KeyBlocks {
             Bound::Included(key) | Bound::Excluded(key) => key,
             Bound::Unbounded => &[],
         };
-        let Some((first, _)) = self.block_of(first) else { return };
-        let first = first.clone();
-        for (_, block) in self.blocks.range_mut(first..) {
+        let first = self.place_of(first);
+        let pages = self.pages.iter_mut_from(first.page).enumerate();
+        let blocks = pages.flat_map(|(number, page)| {
+            page.iter_mut_from(if number == 0 { first.block } else { 0 })
+        });
+        for block in blocks {
             let positions = block.positions(bounds);
             let ended = positions.end < block.keys.len();
             for position in positions {
@@ -269,11 +293,14 @@ impl KeyBlocks {
         from: &[u8],
         mut visit: impl FnMut(KeyRef<'_>, &mut KeyHistory) -> AfterVisit,
     ) {
-        let Some((first, _)) = self.block_of(from) else { return };
-        let first = first.clone();
+        let first = self.place_of(from);
+        let mut next = Some(first);
         let mut small = Vec::new();
         let mut stopped = false;
-        for (name, block) in self.blocks.range_mut(first..) {
+        while let Some(place) = next.filter(|_| !stopped) {
+            next = self.place_after(place);
+            let block = self.pages.get_mut(place.page).and_then(|page| page.get_mut(place.block));
+            let Some(block) = block else { break };
             let mut position = block.position(from).unwrap_or_else(|position| position);
             while let Some(history) = block.histories.get_mut(position) {
                 let Some(key) = block.keys.get(position) else { break };
@@ -292,35 +319,82 @@ impl KeyBlocks {
                 }
             }
             if block.keys.len() <= BLOCK_KEYS_FEW {
-                small.push(name.clone());
-            }
-            if stopped {
-                break;
+                small.push(place);
             }
         }
-        for name in small {
-            self.merge(&name);
+        // Backwards: removing a block moves those after it.
+        let last = small.last().map_or(first.page, |last| last.page);
+        for place in small.into_iter().rev() {
+            self.merge(place);
+        }
+        for page in (first.page..=last.min(self.pages.len() - 1)).rev() {
+            self.merge_page(page);
         }
     }
 
+    fn place_after(&self, place: BlockPlace) -> Option<BlockPlace> {
+        let BlockPlace { page, block } = place;
+        if block + 1 < self.pages.get(page)?.len() {
+            return Some(BlockPlace { page, block: block + 1 });
+        }
+        (page + 1 < self.pages.len()).then_some(BlockPlace { page: page + 1, block: 0 })
+    }
+
+    fn place_before(&self, place: BlockPlace) -> Option<BlockPlace> {
+        let BlockPlace { page, block } = place;
+        if let Some(block) = block.checked_sub(1) {
+            return Some(BlockPlace { page, block });
+        }
+        let page = page.checked_sub(1)?;
+        Some(BlockPlace { page, block: self.pages.get(page)?.len() - 1 })
+    }
+
     /// Moves the keys of a small block to the end of the block before it.
-    fn merge(&mut self, name: &SmallKey) {
-        let before = (Bound::Unbounded, Bound::Excluded(name));
-        let before = self.blocks.range::<SmallKey, _>(before).next_back();
-        let (Some((_, before)), Some(block)) = (before, self.blocks.get(name)) else { return };
+    fn merge(&mut self, place: BlockPlace) {
+        let Some(place_before) = self.place_before(place) else { return };
+        let (Some(before), Some(block)) = (self.block(place_before), self.block(place)) else {
+            return;
+        };
         let (len, bytes) = (block.keys.len(), block.keys.bytes());
         let is_too_large = before.keys.len() + len > BLOCK_KEYS_MERGED_MAX
             || before.keys.bytes() + bytes > BLOCK_BYTES_MAX;
         if is_too_large && len > 0 {
             return;
         }
-        let Some(moved) = self.blocks.remove(name) else { return };
-        let before = self.block_mut(name.borrow());
+        let Some(moved) = self.remove(place) else { return };
+        let Some(before) = self.block_mut(place_before) else { return };
         before.live += moved.live;
         before.newest = before.newest.max(moved.newest);
         before.keys.append(&moved.keys);
         before.histories.reserve_exact(moved.histories.len());
         before.histories.extend(moved.histories);
+    }
+
+    /// Removes a block whose keys are moved to the one before it. That one then holds all keys up to the
+    /// name of the next block, also if the next one is on another page.
+    fn remove(&mut self, place: BlockPlace) -> Option<KeyBlock> {
+        let page = self.pages.get_mut(place.page)?;
+        let (block, first) = page.remove(place.block);
+        if page.len() == 0 {
+            self.pages.remove(place.page);
+        } else if let Some(first) = first {
+            self.pages.rename(place.page, &first);
+        }
+        Some(block)
+    }
+
+    /// Moves the blocks of a page to the one before it, if both are small.
+    fn merge_page(&mut self, page: usize) {
+        let Some(before) = page.checked_sub(1) else { return };
+        let blocks = |page| self.pages.get(page).map_or(0, NamedList::len);
+        if blocks(before) + blocks(page) > PAGE_BLOCKS_MERGED_MAX {
+            return;
+        }
+        let name = self.pages.name(page).map(KeyRef::to_vec).unwrap_or_default();
+        let (moved, _) = self.pages.remove(page);
+        if let Some(before) = self.pages.get_mut(before) {
+            before.append(&name, moved);
+        }
     }
 }
 
@@ -347,6 +421,8 @@ fn split(block: &mut KeyBlock) -> KeyBlock {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::revision::Revision;
 
@@ -362,7 +438,7 @@ mod tests {
             blocks.put(&key, 0, |_| version(1, 1));
         }
         assert_eq!(blocks.range((Bound::Unbounded, Bound::Unbounded)).count(), 10_000);
-        for block in blocks.blocks.values() {
+        for (_, block) in blocks.blocks_from(b"") {
             let reserved = block.keys.len() + KEYS_RESERVED;
             assert!(block.keys.capacity().0 <= reserved);
             assert!(block.histories.capacity() <= reserved);
@@ -376,7 +452,7 @@ mod tests {
         for number in 0_u32..200 {
             blocks.put(&key(number.wrapping_mul(77) % 200), 0, |_| version(1, 1));
         }
-        for block in blocks.blocks.values() {
+        for (_, block) in blocks.blocks_from(b"") {
             assert!(block.keys.bytes() <= BLOCK_BYTES_MAX + 4_100, "{}", block.keys.bytes());
         }
         assert!((0..200).all(|number| blocks.get(&key(number)).is_some()));
@@ -389,37 +465,43 @@ mod tests {
         // The revisions of each key, and whether each is a tombstone.
         let mut map: BTreeMap<Vec<u8>, Vec<(i64, bool)>> = BTreeMap::new();
         let mut number: u128 = 1;
-        for main in 1..6_000i64 {
+        // Enough keys for several pages.
+        for main in 1..60_000i64 {
             number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(12345);
-            let key = format!("{:04}", number >> 40 & 0x3ff).into_bytes();
+            let key = format!("{:05}", number >> 40 & 0x3fff).into_bytes();
             let tombstone = number >> 20 & 3 == 0;
             blocks.put(&key, 0, |_| version(main, i64::from(!tombstone)));
             map.entry(key).or_default().push((main, tombstone));
-            if main % 1_000 == 0 {
-                let from = b"0300";
-                let mut left = 200;
-                blocks.visit_from(from, |key, history| {
-                    if left == 0 {
-                        return AfterVisit::Stop;
-                    }
-                    left -= 1;
-                    if history.current().is_some() {
-                        return AfterVisit::Keep;
-                    }
-                    map.remove(&key.to_vec());
-                    AfterVisit::Remove
-                });
-            }
+            // Some visits remove single keys, others whole pages, also the first one.
+            let (from, mut left, removes_all) = match main {
+                _ if main % 10_000 == 0 => (&b"03000"[..], 2_000, false),
+                27_000 => (&b"02000"[..], 5_000, true),
+                37_000 => (&b""[..], 3_000, true),
+                _ => continue,
+            };
+            blocks.visit_from(from, |key, history| {
+                if left == 0 {
+                    return AfterVisit::Stop;
+                }
+                left -= 1;
+                if history.current().is_some() && !removes_all {
+                    return AfterVisit::Keep;
+                }
+                map.remove(&key.to_vec());
+                AfterVisit::Remove
+            });
+            assert!(map.keys().all(|key| blocks.get(key).is_some()), "after {main}");
         }
+        assert!(blocks.pages.len() > 3, "{} pages", blocks.pages.len());
         assert_eq!(blocks.len(), map.len());
         let all = (Bound::Unbounded, Bound::Unbounded);
         assert!(blocks.range(all).map(|(key, _)| key.to_vec()).eq(map.keys().cloned()));
         let exists = |writes: &[(i64, bool)], main: i64| {
             writes.iter().rev().find(|(at, _)| *at <= main).is_some_and(|(_, gone)| !gone)
         };
-        for (start, end) in [("", "9"), ("0100", "0101"), ("0255", "0800"), ("05", "04")] {
+        for (start, end) in [("", "9"), ("00100", "00101"), ("00255", "08000"), ("05", "04")] {
             let bounds = (Bound::Included(start.as_bytes()), Bound::Excluded(end.as_bytes()));
-            for main in [6_000, 5_999, 5_000, 77] {
+            for main in [60_000, 59_999, 50_000, 77] {
                 let counts =
                     blocks.blocks_from(start.as_bytes()).map(|(_, b)| b.count(bounds, main));
                 let keys: usize = counts.map(|count| count.keys).sum();

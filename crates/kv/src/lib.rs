@@ -78,13 +78,13 @@ mod lease;
 #[cfg(feature = "machine")]
 mod lessor;
 mod machine;
+mod named_list;
 mod packed_keys;
 mod range;
 mod reply;
 mod revision;
 #[cfg(feature = "machine")]
 mod shared_lock;
-mod small_key;
 mod snapshot;
 mod state;
 mod table;
@@ -122,7 +122,7 @@ pub use reply::{
     DeleteRangeOutcome, HashOutcome, KeyValue, KvCommandReply, KvOutcome, LeaseOutcome, PutOutcome,
     RangeOutcome, TxnOperationReply, TxnOutcome,
 };
-pub use revision::{Revision, RowKey};
+pub use revision::{Revision, RowKey, RowParts};
 #[cfg(feature = "machine")]
 pub use shared_lock::{ReadWhenFree, WriteGuard};
 pub use snapshot::{KvSnapshot, KvSnapshotError};

@@ -14,16 +14,10 @@ pub(crate) struct PackedKeys {
     prefix: Box<[u8]>,
     /// The rest of each key, in order.
     suffixes: Vec<u8>,
-    places: Vec<KeyPlace>,
-}
-
-/// Where the rest of a key is.
-#[derive(Clone, Copy)]
-struct KeyPlace {
-    /// Where it ends; it starts at the end of the key before.
-    end: u32,
-    /// Its first bytes, so that a search compares numbers next to each other.
-    head: u32,
+    /// The first bytes of each suffix: a search compares numbers that lie next to each other.
+    heads: Vec<u32>,
+    /// Where each suffix ends; it starts at the end of the one before.
+    ends: Vec<u32>,
 }
 
 const HEAD_BYTES: usize = size_of::<u32>();
@@ -38,7 +32,7 @@ fn head_of(suffix: &[u8]) -> u32 {
 }
 
 /// A key in two parts.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeyRef<'a> {
     prefix: &'a [u8],
     suffix: &'a [u8],
@@ -47,6 +41,12 @@ pub(crate) struct KeyRef<'a> {
 impl KeyRef<'_> {
     pub(crate) fn len(self) -> usize {
         self.prefix.len() + self.suffix.len()
+    }
+
+    /// The order of this key and another one.
+    pub(crate) fn cmp_key(self, key: &[u8]) -> Ordering {
+        let (start, rest) = key.split_at(key.len().min(self.prefix.len()));
+        self.prefix.cmp(start).then_with(|| self.suffix.cmp(rest))
     }
 
     pub(crate) fn add_to(self, out: &mut Vec<u8>) {
@@ -86,7 +86,7 @@ const SUFFIX_BYTES_SPARE: usize = 1 << 10;
 
 impl PackedKeys {
     pub(crate) fn len(&self) -> usize {
-        self.places.len()
+        self.ends.len()
     }
 
     /// The bytes of all keys, as they are stored.
@@ -95,12 +95,12 @@ impl PackedKeys {
     }
 
     fn start(&self, position: usize) -> usize {
-        let before = position.checked_sub(1).and_then(|before| self.places.get(before));
-        before.map_or(0, |place| place.end as usize)
+        let before = position.checked_sub(1).and_then(|before| self.ends.get(before));
+        before.map_or(0, |end| *end as usize)
     }
 
     fn suffix(&self, position: usize) -> &[u8] {
-        let end = self.places.get(position).map_or(0, |place| place.end as usize);
+        let end = self.ends.get(position).map_or(0, |end| *end as usize);
         self.suffixes.get(self.start(position)..end).unwrap_or_default()
     }
 
@@ -119,10 +119,13 @@ impl PackedKeys {
             return Err(if key < &*self.prefix { 0 } else { self.len() });
         };
         let head = head_of(rest);
-        let mut low = self.places.partition_point(|place| place.head < head);
+        let mut low = count_below(&self.heads, head);
         // Few have the same head.
-        let same = self.places.get(low..).unwrap_or_default();
-        let mut high = low + same.partition_point(|place| place.head == head);
+        let same = self.heads.get(low..).unwrap_or_default();
+        if same.first() != Some(&head) {
+            return Err(low);
+        }
+        let mut high = low + same.partition_point(|other| *other == head);
         while low < high {
             let middle = low + (high - low) / 2;
             match self.cmp_of_same_head(middle, rest) {
@@ -138,7 +141,7 @@ impl PackedKeys {
     /// to the suffixes, which are likely not in the processor's cache.
     #[inline]
     fn cmp_of_same_head(&self, position: usize, rest: &[u8]) -> Ordering {
-        let end = self.places.get(position).map_or(0, |place| place.end as usize);
+        let end = self.ends.get(position).map_or(0, |end| *end as usize);
         let len = end - self.start(position);
         if len.max(rest.len()) <= HEAD_BYTES {
             // Zeros follow in the head of the shorter one: it comes first.
@@ -163,10 +166,12 @@ impl PackedKeys {
         if let Some(moved) = self.suffixes.get_mut(start..) {
             moved.rotate_right(rest.len());
         }
-        if self.places.len() == self.places.capacity() {
-            self.places.reserve_exact(KEYS_RESERVED);
+        if self.len() == self.ends.capacity() {
+            self.heads.reserve_exact(KEYS_RESERVED);
+            self.ends.reserve_exact(KEYS_RESERVED);
         }
-        self.places.insert(position, KeyPlace { end: start as u32, head: head_of(rest) });
+        self.heads.insert(position, head_of(rest));
+        self.ends.insert(position, start as u32);
         self.move_ends(position, rest.len() as i64);
     }
 
@@ -174,7 +179,8 @@ impl PackedKeys {
         let suffix = self.start(position)..self.start(position + 1);
         let removed = suffix.len() as i64;
         self.suffixes.drain(suffix);
-        self.places.remove(position);
+        self.heads.remove(position);
+        self.ends.remove(position);
         self.move_ends(position, -removed);
         if self.len() == 0 {
             *self = Self::default();
@@ -185,8 +191,8 @@ impl PackedKeys {
 
     /// Moves the ends from this position on.
     fn move_ends(&mut self, position: usize, by: i64) {
-        for place in self.places.get_mut(position..).unwrap_or_default() {
-            place.end = (i64::from(place.end) + by) as u32;
+        for end in self.ends.get_mut(position..).unwrap_or_default() {
+            *end = (i64::from(*end) + by) as u32;
         }
     }
 
@@ -204,15 +210,16 @@ impl PackedKeys {
         let own = self.prefix.len();
         let bytes = |key: KeyRef<'_>| key.len().saturating_sub(own);
         self.suffixes.reserve_exact(other.iter_from(from).map(bytes).sum());
-        self.places.reserve_exact(other.len() - from);
+        self.heads.reserve_exact(other.len() - from);
+        self.ends.reserve_exact(other.len() - from);
         for key in other.iter_from(from) {
             let in_prefix = key.prefix.get(own..).unwrap_or_default();
             let in_suffix = key.suffix.get(own.saturating_sub(key.prefix.len())..);
             let start = self.suffixes.len();
             self.suffixes.extend_from_slice(in_prefix);
             self.suffixes.extend_from_slice(in_suffix.unwrap_or_default());
-            let head = head_of(self.suffixes.get(start..).unwrap_or_default());
-            self.places.push(KeyPlace { end: self.suffixes.len() as u32, head });
+            self.heads.push(head_of(self.suffixes.get(start..).unwrap_or_default()));
+            self.ends.push(self.suffixes.len() as u32);
         }
     }
 
@@ -222,7 +229,8 @@ impl PackedKeys {
         let mut upper = Self { prefix, ..Self::default() };
         upper.add_all(self, position);
         self.suffixes.truncate(self.start(position));
-        self.places.truncate(position);
+        self.heads.truncate(position);
+        self.ends.truncate(position);
         self.set_prefix_len(self.shared_prefix(0, position).len());
         upper
     }
@@ -249,9 +257,26 @@ impl PackedKeys {
 
     #[cfg(test)]
     pub(crate) fn capacity(&self) -> (usize, usize) {
-        (self.places.capacity(), self.prefix.len() + self.suffixes.capacity())
+        (self.ends.capacity(), self.prefix.len() + self.suffixes.capacity())
     }
 }
+
+/// How many of the sorted numbers are below this one. The last part of the search counts them all, in
+/// the order of the memory and without branches: the processor waits once for all of it, where a binary search waits for
+/// each number that it looks at.
+fn count_below(sorted: &[u32], number: u32) -> usize {
+    let (mut start, mut rest) = (0, sorted);
+    while rest.len() > COUNTED_MAX {
+        let (lower, upper) = rest.split_at(rest.len() / 2);
+        let is_above = upper.first().is_some_and(|first| *first < number);
+        start += if is_above { lower.len() } else { 0 };
+        rest = if is_above { upper } else { lower };
+    }
+    start + rest.iter().map(|other| u32::from(*other < number)).sum::<u32>() as usize
+}
+
+/// Four lines of a processor's cache.
+const COUNTED_MAX: usize = 64;
 
 fn common_prefix(one: &[u8], other: &[u8]) -> usize {
     one.iter().zip(other).take_while(|(one, other)| one == other).count()

@@ -134,7 +134,8 @@ const FORMAT: u8 = 1;
 impl KvCommandReply {
     /// The reply as bytes; `docs/formats.md` describes them.
     pub fn encode(&self) -> Bytes {
-        let mut out = BytesMut::with_capacity(16);
+        let outcome_bytes = self.result.as_ref().map_or(0, outcome_bytes_hint);
+        let mut out = BytesMut::with_capacity(REPLY_BYTES + outcome_bytes);
         out.put_u8(FORMAT);
         put_signed(&mut out, self.revision);
         match &self.result {
@@ -162,6 +163,26 @@ impl KvCommandReply {
             _ => return None,
         };
         (known && from.is_empty()).then_some(Self { revision, result })
+    }
+}
+
+/// The format, a revision and the kind of the outcome.
+const REPLY_BYTES: usize = 16;
+/// The numbers and lengths of a key-value pair, which are mostly small.
+const KV_BYTES: usize = 32;
+
+/// About how many bytes an outcome takes.
+fn outcome_bytes_hint(outcome: &KvOutcome) -> usize {
+    let kv = |kv: &KeyValue| KV_BYTES + kv.key.len() + kv.value.len();
+    match outcome {
+        KvOutcome::Put(put) => put.previous.as_ref().map_or(0, kv),
+        KvOutcome::DeleteRange(deletion) => deletion.previous.iter().map(kv).sum(),
+        KvOutcome::Range(range) => range.kvs.iter().map(kv).sum(),
+        KvOutcome::Txn(txn) => {
+            let part = |part: &TxnOperationReply| REPLY_BYTES + outcome_bytes_hint(&part.outcome);
+            txn.responses.iter().map(part).sum()
+        }
+        _ => 0,
     }
 }
 

@@ -121,28 +121,61 @@ const TOMBSTONE: u8 = 2;
 const PUT_HEAD_BYTES: usize = 1 + 8 + 8 + 8 + 4;
 
 pub(crate) fn put_row(kv: &KeyValue) -> Bytes {
-    new_put_row(&kv.key, &kv.value, kv.lease, kv.create_revision, kv.version)
+    let KeyValue { key, value, create_revision, version, lease, .. } = kv;
+    let head = PutHead::new(key, *lease, *create_revision, *version);
+    RowParts::of_put(&head, key, value).to_bytes()
 }
 
-pub(crate) fn new_put_row(
-    key: &[u8],
-    value: &[u8],
-    lease: i64,
-    created: i64,
-    version: i64,
-) -> Bytes {
-    let mut head = [0; PUT_HEAD_BYTES];
-    head[0] = PUT;
-    head[1..9].copy_from_slice(&created.to_le_bytes());
-    head[9..17].copy_from_slice(&version.to_le_bytes());
-    head[17..25].copy_from_slice(&lease.to_le_bytes());
-    head[25..].copy_from_slice(&(key.len() as u32).to_le_bytes());
-    // The exact size, so that the row is one allocation.
-    let mut row = Vec::with_capacity(PUT_HEAD_BYTES + key.len() + value.len());
-    row.extend_from_slice(&head);
-    row.extend_from_slice(key);
-    row.extend_from_slice(value);
-    row.into()
+/// What is in front of the key of a put.
+#[derive(Default)]
+pub(crate) struct PutHead([u8; PUT_HEAD_BYTES]);
+
+impl PutHead {
+    pub(crate) fn new(key: &[u8], lease: i64, created: i64, version: i64) -> Self {
+        let mut head = [0; PUT_HEAD_BYTES];
+        head[0] = PUT;
+        head[1..9].copy_from_slice(&created.to_le_bytes());
+        head[9..17].copy_from_slice(&version.to_le_bytes());
+        head[17..25].copy_from_slice(&lease.to_le_bytes());
+        head[25..].copy_from_slice(&(key.len() as u32).to_le_bytes());
+        Self(head)
+    }
+}
+
+/// A row that is not in one piece yet.
+#[derive(Clone, Copy, Debug)]
+pub struct RowParts<'a>([&'a [u8]; 3]);
+
+impl<'a> RowParts<'a> {
+    pub(crate) fn of_put(head: &'a PutHead, key: &'a [u8], value: &'a [u8]) -> Self {
+        Self([&head.0, key, value])
+    }
+
+    /// The bytes of all parts.
+    #[must_use]
+    pub fn bytes(self) -> usize {
+        self.0.iter().map(|part| part.len()).sum()
+    }
+
+    /// Appends the row.
+    pub fn append_to(self, out: &mut Vec<u8>) {
+        self.0.iter().for_each(|part| out.extend_from_slice(part));
+    }
+
+    /// The row in one piece.
+    #[must_use]
+    pub fn to_bytes(self) -> Bytes {
+        // The exact size, so that the row is one allocation.
+        let mut row = Vec::with_capacity(self.bytes());
+        self.append_to(&mut row);
+        row.into()
+    }
+}
+
+impl<'a> From<&'a [u8]> for RowParts<'a> {
+    fn from(row: &'a [u8]) -> Self {
+        Self([row, &[], &[]])
+    }
 }
 
 pub(crate) fn tombstone_row(key: KeyRef<'_>) -> Bytes {
@@ -207,5 +240,10 @@ pub(crate) fn key_of_tombstone(row: &Bytes) -> Bytes {
 
 /// The bytes that a row counts towards the quota, the same for every table.
 pub(crate) fn row_bytes(row: &[u8]) -> u32 {
-    16 + row.len() as u32
+    row_bytes_of(row.len())
+}
+
+/// The same for a row of this length.
+pub(crate) fn row_bytes_of(length: usize) -> u32 {
+    16 + length as u32
 }

@@ -14,7 +14,9 @@ use crate::command::Quota;
 use crate::index::{KeyIndex, KeyVersion};
 use crate::lease::{Lease, Leases};
 use crate::machine::Kv;
-use crate::revision::{Revision, RowHead, RowKey, RowKind, read_row_head, row_bytes};
+use crate::revision::{
+    Revision, RowHead, RowKey, RowKind, RowParts, read_row_head, row_bytes, row_bytes_of,
+};
 use crate::table::{RowReader, Table, TableError};
 use crate::version::{NewerVersion, VERSION_MAX, VERSION_MIN};
 
@@ -174,6 +176,16 @@ impl<T: Table> Kv<T> {
     pub(crate) fn add_row(&mut self, key: RowKey, row: Bytes) -> Result<(), TableError> {
         self.state.row_bytes += u64::from(row_bytes(&row));
         self.table.put(key, row)
+    }
+
+    /// The same for a row that nobody else needs in one piece.
+    pub(crate) fn add_row_parts(
+        &mut self,
+        key: RowKey,
+        row: RowParts<'_>,
+    ) -> Result<(), TableError> {
+        self.state.row_bytes += u64::from(row_bytes_of(row.bytes()));
+        self.table.put_parts(key, row)
     }
 
     /// Removes a row that counted `row_bytes`.

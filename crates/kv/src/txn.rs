@@ -18,7 +18,9 @@ use crate::reply::{
     DeleteRangeOutcome, KeyValue, KvOutcome, PutOutcome, RangeOutcome, TxnOperationReply,
     TxnOutcome,
 };
-use crate::revision::{Revision, RowKey, key_of_tombstone, new_put_row, row_bytes, tombstone_row};
+use crate::revision::{
+    PutHead, Revision, RowKey, RowParts, key_of_tombstone, row_bytes, row_bytes_of, tombstone_row,
+};
 use crate::table::{Table, TableError};
 use crate::writes::CommandWrites;
 
@@ -205,15 +207,23 @@ impl<T: Table> Kv<T> {
         writes: &mut CommandWrites,
     ) -> Result<(), TableError> {
         let at = writes.next();
-        let mut row = Bytes::new();
+        let mut head = PutHead::default();
+        let row_bytes = row_bytes_of(RowParts::of_put(&head, key, value).bytes());
         let old = self.state.index.put(key, lease, |current| {
             let created = current.map_or(at.main, |current| current.version.created);
             let version = current.map_or(1, |current| current.version.version + 1);
-            row = new_put_row(key, value, lease, created, version);
-            KeyVersion::put(at, row_bytes(&row), created, version)
+            head = PutHead::new(key, lease, created, version);
+            KeyVersion::put(at, row_bytes, created, version)
         });
-        writes.add(&row, key.len() + value.len());
-        self.add_row(RowKey::revision(at), row)?;
+        let (row, put_bytes) = (RowParts::of_put(&head, key, value), key.len() + value.len());
+        if writes.collects_events() {
+            let row = row.to_bytes();
+            writes.add(Some(&row), put_bytes);
+            self.add_row(RowKey::revision(at), row)?;
+        } else {
+            writes.add(None, put_bytes);
+            self.add_row_parts(RowKey::revision(at), row)?;
+        }
         self.state.leases.attach(key, old.map_or(0, |old| old.lease), lease);
         Ok(())
     }
@@ -271,7 +281,7 @@ impl<T: Table> Kv<T> {
         (self.progress)();
         let DeletedKey { lease, row } = deleted;
         let at = writes.next();
-        writes.add(&row, 0);
+        writes.add(Some(&row), 0);
         let key = key_of_tombstone(&row);
         self.add_row(RowKey::revision(at), row)?;
         self.state.leases.attach(&key, lease, 0);

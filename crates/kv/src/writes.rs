@@ -34,13 +34,18 @@ impl CommandWrites {
         self.put_bytes
     }
 
-    /// This row is written at [`Self::next`]. It holds a put with this many bytes of key and
+    /// Whether [`Self::add`] needs the row.
+    pub(crate) fn collects_events(&self) -> bool {
+        self.events.is_some()
+    }
+
+    /// A row is written at [`Self::next`]. It holds a put with this many bytes of key and
     /// value, or a tombstone with none. The event shares the memory of the row.
-    pub(crate) fn add(&mut self, row: &Bytes, put_bytes: usize) {
+    pub(crate) fn add(&mut self, row: Option<&Bytes>, put_bytes: usize) {
         let at = RowKey::revision(self.next());
         self.count += 1;
         self.put_bytes += put_bytes as u64;
-        if let Some(events) = &mut self.events {
+        if let (Some(events), Some(row)) = (&mut self.events, row) {
             events.extend(event_of(at, row.clone()));
         }
     }

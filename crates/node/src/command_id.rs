@@ -140,7 +140,15 @@ impl CommandBuffer {
     /// # Panics
     /// When the closure changes bytes that it did not append.
     pub fn encode(append: impl FnOnce(&mut BytesMut)) -> Self {
-        let mut buffer = Self::new();
+        Self::encode_sized(0, append)
+    }
+
+    /// The same with room for this many bytes, so that the buffer does not have to grow.
+    ///
+    /// # Panics
+    /// When the closure changes bytes that it did not append.
+    pub fn encode_sized(bytes: usize, append: impl FnOnce(&mut BytesMut)) -> Self {
+        let mut buffer = Self::with_capacity(bytes);
         append(&mut buffer.0);
         let room = buffer.0.get(..HEADER_BYTES_MAX);
         assert!(room == Some(&[0; HEADER_BYTES_MAX]), "the room for the header was changed");

@@ -303,7 +303,7 @@ impl ServiceContext {
     /// Runs a command on every member, once, and decodes the reply of the data model.
     pub(crate) async fn run(&self, command: &Command) -> Result<KvCommandReply, ServiceError> {
         self.check_version(command)?;
-        let command = CommandBuffer::encode(|out| command.encode_into(out));
+        let command = encode(command);
         if command.len() > self.limits.request_bytes_max {
             return Err(ServiceError::Kv(KvError::RequestTooLarge));
         }
@@ -326,7 +326,7 @@ impl ServiceContext {
         command: &Command,
     ) -> Result<KvCommandReply, ServiceError> {
         self.check_version(command)?;
-        let command = CommandBuffer::encode(|out| command.encode_into(out));
+        let command = encode(command);
         decode(&self.node.propose_in(term, command).await?)
     }
 
@@ -416,6 +416,10 @@ impl ServiceContext {
             }
         }
     }
+}
+
+fn encode(command: &Command) -> CommandBuffer {
+    CommandBuffer::encode_sized(command.bytes_hint(), |out| command.encode_into(out))
 }
 
 fn decode(reply: &quorate::CommandReply) -> Result<KvCommandReply, ServiceError> {

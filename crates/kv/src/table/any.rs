@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{MemoryTable, MemoryView, RedbTable, RedbView, RowReader, RowRef, Table, TableError};
 use crate::machine::ProgressFn;
-use crate::revision::RowKey;
+use crate::revision::{RowKey, RowParts};
 
 /// A table in memory or on redb.
 #[non_exhaustive]
@@ -87,6 +87,10 @@ impl Table for AnyTable {
 
     fn put(&mut self, key: RowKey, row: Bytes) -> Result<(), TableError> {
         either!(self, table => table.put(key, row))
+    }
+
+    fn put_parts(&mut self, key: RowKey, row: RowParts<'_>) -> Result<(), TableError> {
+        either!(self, table => table.put_parts(key, row))
     }
 
     fn remove(&mut self, key: RowKey) -> Result<(), TableError> {

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::row_block::{BLOCK_BYTES_MAX, BLOCK_ROWS_MAX, RowBlock, RowTooLarge};
 use super::{RowReader, RowRef, Table, TableError};
-use crate::revision::RowKey;
+use crate::revision::{RowKey, RowParts};
 
 /// A [`Table`] in memory. It loses all rows with the process.
 #[derive(Clone, Debug, Default)]
@@ -41,19 +41,19 @@ impl Blocks {
         block.get(key, ((key.0 - first.0) >> 32) as usize)
     }
 
-    fn put(&mut self, key: RowKey, row: &[u8]) -> Result<(), TableError> {
+    fn put(&mut self, key: RowKey, row: RowParts<'_>) -> Result<(), TableError> {
         // Most writes come after all others: no search.
         let last = self.0.last_entry().filter(|last| last.get().last_key() < Some(key));
         if let Some(mut last) = last
             && last.key().is_of_same_kind(key)
         {
-            if last.get().has_room(row.len()) {
+            if last.get().has_room(row.bytes()) {
                 return put_row(Arc::make_mut(last.get_mut()), key, row);
             }
             // Appending leaves full blocks behind; splitting would leave half-full ones.
             let full = Arc::make_mut(last.get_mut());
             full.close();
-            let mut next = full.next(row.len());
+            let mut next = full.next(row.bytes());
             put_row(&mut next, key, row)?;
             self.0.insert(key, Arc::new(next));
             return Ok(());
@@ -61,7 +61,7 @@ impl Blocks {
         match self.0.range_mut(..=key).next_back() {
             Some((first, block)) if first.is_of_same_kind(key) => {
                 let block = Arc::make_mut(block);
-                let has_room = block.has_room(row.len());
+                let has_room = block.has_room(row.bytes());
                 put_row(block, key, row)?;
                 if !has_room
                     && block.len() > 1
@@ -76,10 +76,10 @@ impl Blocks {
     }
 
     /// Puts a row before all rows of its kind: into their first block, under a new block key.
-    fn put_first(&mut self, key: RowKey, row: &[u8]) -> Result<(), TableError> {
+    fn put_first(&mut self, key: RowKey, row: RowParts<'_>) -> Result<(), TableError> {
         let after = self.0.range(key..).next();
         let joined = after
-            .filter(|(first, block)| first.is_of_same_kind(key) && block.has_room(row.len()))
+            .filter(|(first, block)| first.is_of_same_kind(key) && block.has_room(row.bytes()))
             .map(|(first, _)| *first);
         let mut block = joined.and_then(|first| self.0.remove(&first)).unwrap_or_default();
         put_row(Arc::make_mut(&mut block), key, row)?;
@@ -143,7 +143,7 @@ impl Blocks {
     }
 }
 
-fn put_row(block: &mut RowBlock, key: RowKey, row: &[u8]) -> Result<(), TableError> {
+fn put_row(block: &mut RowBlock, key: RowKey, row: RowParts<'_>) -> Result<(), TableError> {
     block.put(key, row).map_err(|RowTooLarge| TableError::BadRow(key))?;
     // No row follows this one, so readers may share it at once.
     if block.len() == 1 && !block.has_room(1) {
@@ -198,7 +198,11 @@ impl Table for MemoryTable {
     }
 
     fn put(&mut self, key: RowKey, row: Bytes) -> Result<(), TableError> {
-        self.rows.put(key, &row)
+        self.rows.put(key, row[..].into())
+    }
+
+    fn put_parts(&mut self, key: RowKey, row: RowParts<'_>) -> Result<(), TableError> {
+        self.rows.put(key, row)
     }
 
     fn remove(&mut self, key: RowKey) -> Result<(), TableError> {
@@ -219,7 +223,7 @@ impl Table for MemoryTable {
     }
 
     fn stage(&mut self, key: RowKey, row: &[u8]) -> Result<(), TableError> {
-        self.staged.put(key, row)
+        self.staged.put(key, row.into())
     }
 
     fn replace_by_staged(&mut self) -> Result<(), TableError> {

@@ -20,7 +20,7 @@ pub use memory::{MemoryTable, MemoryView};
 pub use redb::{RedbTable, RedbView};
 
 use crate::machine::ProgressFn;
-use crate::revision::RowKey;
+use crate::revision::{RowKey, RowParts};
 use crate::version::NewerVersion;
 
 /// Read access to rows.
@@ -95,6 +95,11 @@ pub trait Table: RowReader {
 
     /// Inserts or replaces a row.
     fn put(&mut self, key: RowKey, row: Bytes) -> Result<(), TableError>;
+
+    /// The same for a row in parts. A table that copies rows anyway saves one copy.
+    fn put_parts(&mut self, key: RowKey, row: RowParts<'_>) -> Result<(), TableError> {
+        self.put(key, row.to_bytes())
+    }
 
     /// Removes a row, if it exists.
     fn remove(&mut self, key: RowKey) -> Result<(), TableError>;

@@ -7,7 +7,7 @@
 use bytes::Bytes;
 
 use super::RowRef;
-use crate::revision::RowKey;
+use crate::revision::{RowKey, RowParts};
 
 /// A block takes rows up to this size. A larger row is alone in its block. A power of two wastes
 /// least: allocators have a size for it.
@@ -138,15 +138,15 @@ impl RowBlock {
     }
 
     /// Adds a row or replaces the one with this key.
-    pub(super) fn put(&mut self, key: RowKey, row: &[u8]) -> Result<(), RowTooLarge> {
+    pub(super) fn put(&mut self, key: RowKey, row: RowParts<'_>) -> Result<(), RowTooLarge> {
         let position = match self.last_key() {
             Some(last) if last >= key => self.position(key),
             _ => Err(self.len()),
         };
         let bytes = self.bytes.grow();
         let start = u32::try_from(bytes.len()).map_err(|_| RowTooLarge)?;
-        let length = u32::try_from(row.len()).map_err(|_| RowTooLarge)?;
-        bytes.extend_from_slice(row);
+        let length = u32::try_from(row.bytes()).map_err(|_| RowTooLarge)?;
+        row.append_to(bytes);
         let place = RowPlace { key: [(key.0 >> 64) as u64, key.0 as u64], start, length };
         match position {
             Ok(position) => {

@@ -149,5 +149,7 @@ impl CommandMetrics {
 }
 
 fn add(count: &AtomicU64, more: u64) {
-    count.fetch_add(more, Ordering::Relaxed);
+    if more > 0 {
+        count.fetch_add(more, Ordering::Relaxed);
+    }
 }
