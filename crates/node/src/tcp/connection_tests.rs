@@ -4,7 +4,8 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate_core::SnapshotMeta;
+use quorate_core::message::Proposal;
+use quorate_core::{RequestId, SnapshotMeta};
 use tokio::io::BufStream;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -80,6 +81,44 @@ async fn all_members_of_two_processes_share_one_connection() {
         let counts = process.transport.counts();
         assert_eq!((counts["connected"], counts["connections_identified"]), (1, 1));
     }
+    here.transport.stop().await;
+    there.transport.stop().await;
+}
+
+/// Commands that are forwarded together arrive in order, in few frames.
+#[tokio::test(flavor = "multi_thread")]
+async fn forwarded_commands_share_frames() {
+    let (here, there) = (process(config()).await, process(config()).await);
+    let one = here.add(key(1, ONE), 1, 1024);
+    let mut two = there.add(key(1, TWO), 2, 1024);
+    here.introduce(&one, &[(TWO, &there)]);
+    exchange(&here, &one, &mut two, 1).await;
+    let frames = |process: &Process| process.transport.counts()["frames_received"];
+    let before = frames(&there);
+    let sent: Vec<_> = (0..300u64)
+        .map(|number| {
+            let command = Proposal::Command(vec![number as u8; 64].into());
+            let message = Message::Propose(RequestId(number), command);
+            let (term, incarnation, joined_at) = (4, 1, 0);
+            PeerMessage::Raft(Envelope {
+                from: ONE,
+                to: TWO,
+                term,
+                incarnation,
+                joined_at,
+                message,
+            })
+        })
+        .collect();
+    here.transport.send(one.key, sent.clone());
+    let mut received = Vec::new();
+    while received.len() < sent.len() {
+        let Some(Received::Messages(messages)) = two.receive_within(TIMEOUT).await else { break };
+        received.extend(messages);
+    }
+    assert_eq!(received, sent);
+    let frames = frames(&there) - before;
+    assert!(frames <= 8, "{frames} frames");
     here.transport.stop().await;
     there.transport.stop().await;
 }

@@ -72,8 +72,8 @@ pub(crate) async fn discover(
 
 async fn exchange(shared: &TcpShared, address: &str) -> Result<Vec<HostedMember>, String> {
     let TcpShared { config, counts, advertise, .. } = shared;
-    let (mut reader, _writer) =
-        dial(config, counts, address, advertise, Purpose::Discovery).await?;
+    let mut dialled = dial(config, counts, address, advertise, Purpose::Discovery).await?;
+    let reader = &mut dialled.reader;
     reader.set_frame_bytes_max(ANSWER_BYTES_MAX);
     let frame = reader.next(NO_TIMEOUT).await.map_err(|why| why.to_string())?;
     if frame.kind != FrameKind::HostedMembers {

@@ -83,8 +83,41 @@ impl FrameKind {
 pub(crate) struct Frame {
     pub(crate) kind: FrameKind,
     pub(crate) channel: u32,
-    pub(crate) head: Bytes,
+    pub(crate) head: FrameHead,
     pub(crate) body: Bytes,
+}
+
+/// The head of a frame. Most are short and need no memory of their own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum FrameHead {
+    Short { length: u8, bytes: [u8; SHORT_HEAD_BYTES] },
+    Long(Box<[u8]>),
+}
+
+const SHORT_HEAD_BYTES: usize = 62;
+
+impl From<&[u8]> for FrameHead {
+    fn from(head: &[u8]) -> Self {
+        let mut bytes = [0; SHORT_HEAD_BYTES];
+        match bytes.get_mut(..head.len()) {
+            Some(start) => {
+                start.copy_from_slice(head);
+                Self::Short { length: head.len() as u8, bytes }
+            }
+            None => Self::Long(head.into()),
+        }
+    }
+}
+
+impl std::ops::Deref for FrameHead {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Short { length, bytes } => &bytes[..usize::from(*length)],
+            Self::Long(head) => head,
+        }
+    }
 }
 
 /// The bytes of a body with their checksum, which is computed once for all peers.
@@ -219,15 +252,15 @@ pub(crate) fn take_frame(
         return Ok(None);
     }
     let kind = check(&header, &buffer[..length])?;
-    let bytes = if length <= READ_BYTES {
-        let bytes = Bytes::copy_from_slice(&buffer[HEADER_BYTES..length]);
+    let body_start = HEADER_BYTES + header.head_bytes;
+    let head = FrameHead::from(&buffer[HEADER_BYTES..body_start]);
+    let body = if length <= READ_BYTES {
+        let body = Bytes::copy_from_slice(&buffer[body_start..length]);
         buffer.advance(length);
-        bytes
+        body
     } else {
-        buffer.split_to(length).freeze().slice(HEADER_BYTES..)
+        buffer.split_to(length).freeze().slice(body_start..)
     };
-    let head = bytes.slice(..header.head_bytes);
-    let body = bytes.slice(header.head_bytes..);
     Ok(Some(Frame { kind, channel: header.channel, head, body }))
 }
 

@@ -12,7 +12,8 @@ use super::message::MessageHead;
 pub fn decode_frames(bytes: &[u8]) {
     let mut buffer = BytesMut::from(bytes);
     while let Ok(Some(frame)) = take_frame(&mut buffer, 1 << 20) {
-        let _ = MessageHead::decode(&frame.head, frame.body, MemberId(1), 1, MemberId(2));
+        let (from, to) = (MemberId(1), MemberId(2));
+        let _ = MessageHead::decode(&frame.head, frame.body, from, 1, to, drop);
     }
 }
 
@@ -31,5 +32,5 @@ pub fn decode_message(bytes: &[u8]) {
     let length = usize::from(u16::from_le_bytes(*length)).min(rest.len());
     let (head, body) = rest.split_at(length);
     let body = Bytes::copy_from_slice(body);
-    let _ = MessageHead::decode(head, body, MemberId(1), 1, MemberId(2));
+    let _ = MessageHead::decode(head, body, MemberId(1), 1, MemberId(2), drop);
 }

@@ -21,7 +21,9 @@ pub(crate) const MAGIC: [u8; 8] = *b"quorate\n";
 
 /// The versions of everything after the hello that this code speaks.
 pub(crate) const VERSION_MIN: u32 = 1;
-pub(crate) const VERSION_MAX: u32 = 1;
+pub(crate) const VERSION_MAX: u32 = 2;
+/// The first version in which a frame may have several messages (`message_run.rs`).
+pub(crate) const RUNS_SINCE: u32 = 2;
 
 /// Longer frames are rejected until a member has introduced itself and was accepted; replies to
 /// a dialler are never longer.
@@ -139,6 +141,14 @@ impl From<RejectReason> for RefusedHead {
 pub(crate) type Reader = FrameReader<ReadHalf<Box<dyn PeerStream>>>;
 pub(crate) type Writer = WriteHalf<Box<dyn PeerStream>>;
 
+/// A connection that was dialled.
+pub(crate) struct Dialled {
+    pub(crate) reader: Reader,
+    pub(crate) writer: Writer,
+    /// The version that both sides speak.
+    pub(crate) version: u32,
+}
+
 /// Connects and exchanges hellos. An error is text for the log.
 pub(crate) async fn dial(
     config: &TcpConfig,
@@ -146,7 +156,7 @@ pub(crate) async fn dial(
     address: &str,
     advertise: &str,
     purpose: Purpose,
-) -> Result<(Reader, Writer), String> {
+) -> Result<Dialled, String> {
     let exchange = exchange_hellos(config, counts, address, advertise, purpose);
     match timeout(config.handshake_timeout, exchange).await {
         Ok(connected) => connected,
@@ -160,7 +170,7 @@ async fn exchange_hellos(
     address: &str,
     advertise: &str,
     purpose: Purpose,
-) -> Result<(Reader, Writer), String> {
+) -> Result<Dialled, String> {
     let target = config.security.host_and_port(address);
     let stream = TcpStream::connect(target).await.map_err(|why| why.to_string())?;
     stream.set_nodelay(true).map_err(|why| why.to_string())?;
@@ -194,7 +204,7 @@ async fn exchange_hellos(
         });
     }
     // All replies to a dialler are short, except for that to a discovery.
-    Ok((reader, writer))
+    Ok(Dialled { reader, writer, version: reply.version })
 }
 
 /// What a dialler said about itself.

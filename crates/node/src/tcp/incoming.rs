@@ -328,21 +328,28 @@ impl IncomingConnection<'_> {
             return Ok(());
         };
         let from = pair.from.member;
-        let message = match frame.kind {
-            FrameKind::SideMessage => PeerMessage::Side { from, to: pair.to, bytes: frame.body },
-            _ => {
-                let incarnation = pair.incarnation;
-                MessageHead::decode(&frame.head, frame.body, from, incarnation, pair.to)
-                    .map(PeerMessage::Raft)
-                    .map_err(|_| Disconnect::TcpCounter(TcpCounter::Malformed))?
+        let Introduction { incarnation, to, .. } = pair;
+        let arrived = self.arrived_for(addressee(&pair));
+        match frame.kind {
+            FrameKind::SideMessage => {
+                arrived.push(PeerMessage::Side { from, to, bytes: frame.body });
+                Ok(())
             }
-        };
-        let to = addressee(&pair);
-        match self.arrived.iter_mut().find(|(key, _)| *key == to) {
-            Some((_, messages)) => messages.push(message),
-            None => self.arrived.push((to, vec![message])),
+            _ => MessageHead::decode(&frame.head, frame.body, from, incarnation, to, |envelope| {
+                arrived.push(PeerMessage::Raft(envelope));
+            })
+            .map_err(|_| Disconnect::TcpCounter(TcpCounter::Malformed)),
         }
-        Ok(())
+    }
+
+    /// The messages that have arrived for a member.
+    fn arrived_for(&mut self, to: MemberKey) -> &mut Vec<PeerMessage> {
+        let position = self.arrived.iter().position(|(key, _)| *key == to);
+        let position = position.unwrap_or_else(|| {
+            self.arrived.push((to, Vec::new()));
+            self.arrived.len() - 1
+        });
+        &mut self.arrived[position].1
     }
 
     /// Nothing more is read in the meantime: backpressure on the peers of a busy member.

@@ -14,6 +14,7 @@ use quorate_core::{
 use quorate_storage::codec::{Codec, DecodeError};
 
 use super::frame::FrameBody;
+use super::message_run::{AcceptedHead, ProposalsHead, RunHead};
 
 /// The head of a message frame, and of a snapshot's first one.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -31,7 +32,7 @@ pub(crate) struct MessageHead {
     pub(crate) snapshot_bytes: u64,
     #[prost(
         oneof = "MessageBody",
-        tags = "16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31"
+        tags = "16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33"
     )]
     message: Option<MessageBody>,
 }
@@ -73,6 +74,11 @@ enum MessageBody {
     Transfer(u64),
     #[prost(message, tag = "31")]
     IdentityRejected(IdentityRejectedHead),
+    /// Several messages in one frame: see `message_run.rs`.
+    #[prost(message, tag = "32")]
+    Proposals(ProposalsHead),
+    #[prost(message, tag = "33")]
+    Accepted(AcceptedHead),
 }
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -245,26 +251,68 @@ impl MessageHead {
         })
     }
 
-    /// The envelope of this head and body, received on the channel of this member.
+    /// The same for several messages in one frame, of which this is the first one.
+    pub(crate) fn of_run(
+        first: &Envelope,
+        run: RunHead,
+        member: MemberId,
+        incarnation: u64,
+    ) -> Result<Self, UnencodableMessage> {
+        let message = Some(match run {
+            RunHead::Proposals(head) => MessageBody::Proposals(head),
+            RunHead::Accepted(head) => MessageBody::Accepted(head),
+        });
+        Ok(Self { message, ..Self::new(first, member, incarnation)? })
+    }
+
+    /// Whether the frame has several messages.
+    pub(crate) fn is_run(&self) -> bool {
+        self.message.as_ref().is_some_and(MessageBody::is_run)
+    }
+
+    /// The envelopes of this head and body, received on the channel of this member.
     pub(crate) fn decode(
         head: &[u8],
         body: Bytes,
         from: MemberId,
         incarnation: u64,
         to: MemberId,
-    ) -> Result<Envelope, MalformedMessage> {
-        let head = <Self as prost::Message>::decode(head)?;
-        head.into_envelope(body, from, incarnation, to)
+        mut deliver: impl FnMut(Envelope),
+    ) -> Result<(), MalformedMessage> {
+        let mut head = <Self as prost::Message>::decode(head)?;
+        let messages = match head.message.take_if(|message| message.is_run()) {
+            Some(MessageBody::Proposals(run)) => run.into_messages(body)?,
+            Some(MessageBody::Accepted(run)) => run.into_messages(&body)?,
+            _ => {
+                deliver(head.into_envelope(body, from, incarnation, to)?);
+                return Ok(());
+            }
+        };
+        for message in messages {
+            deliver(head.envelope(message, from, incarnation, to)?);
+        }
+        Ok(())
     }
 
+    /// The envelope of a frame with one message.
     pub(crate) fn into_envelope(
-        self,
+        mut self,
         body: Bytes,
         from: MemberId,
         incarnation: u64,
         to: MemberId,
     ) -> Result<Envelope, MalformedMessage> {
-        let message = self.message.ok_or(MalformedMessage)?.into_message(body)?;
+        let message = self.message.take().ok_or(MalformedMessage)?.into_message(body)?;
+        self.envelope(message, from, incarnation, to)
+    }
+
+    fn envelope(
+        &self,
+        message: Message,
+        from: MemberId,
+        incarnation: u64,
+        to: MemberId,
+    ) -> Result<Envelope, MalformedMessage> {
         let (from, incarnation) = match self.on_behalf_of {
             Some(other) if may_be_forwarded(&message) => (MemberId(other), 0),
             Some(_) => return Err(MalformedMessage),
@@ -281,6 +329,10 @@ fn may_be_forwarded(message: &Message) -> bool {
 }
 
 impl MessageBody {
+    fn is_run(&self) -> bool {
+        matches!(self, Self::Proposals(_) | Self::Accepted(_))
+    }
+
     fn new(message: &Message) -> Self {
         match message {
             Message::PreVote(vote) => Self::PreVote((*vote).into()),
@@ -367,6 +419,8 @@ impl MessageBody {
             Self::IdentityRejected(IdentityRejectedHead { incarnation, joined_at }) => {
                 Message::IdentityRejected(Identity { incarnation, joined_at })
             }
+            // Not where one message is expected.
+            Self::Proposals(_) | Self::Accepted(_) => return Err(MalformedMessage),
         })
     }
 }

@@ -17,6 +17,7 @@ pub mod fuzzing;
 mod handshake;
 mod incoming;
 mod message;
+mod message_run;
 mod outgoing;
 mod port_budget;
 mod rate_limit;
@@ -56,6 +57,7 @@ use crate::runtime::{
 use counters::TcpCounter;
 use frame::FrameBody;
 use message::{MessageHead, UnencodableMessage, body_of, encode_entries};
+use message_run::{encode_run, run_length};
 use send_queue::QueuedFrame;
 use shared::{Route, TcpShared};
 
@@ -153,16 +155,22 @@ impl Transport for TcpTransport {
         let (mut bodies, now) = (SharedBodies::default(), Instant::now());
         // Many messages in a row go to the same peer: requests that a follower forwards.
         let mut last_route: Option<(MemberId, Route)> = None;
-        for message in messages {
-            let to = message.to();
+        let mut rest = &messages[..];
+        while let Some(first) = rest.first() {
+            let to = first.to();
             if last_route.as_ref().is_none_or(|(peer, _)| *peer != to) {
                 last_route = self.shared.route(key, to).map(|route| (to, route));
             }
             let Some((_, route)) = &last_route else {
                 self.shared.no_route(key, to);
+                rest = &rest[1..];
                 continue;
             };
-            match queued(route.pair, message, &mut bodies, now) {
+            let runs = route.accepts_runs();
+            let count = if runs { run_length(rest, self.shared.config.frame_bytes_max) } else { 1 };
+            let (run, after) = rest.split_at(count);
+            rest = after;
+            match queued(route.pair, run, &mut bodies, now) {
                 Ok(queued) => {
                     for other in &route.also {
                         other.send(queued.clone(), &self.shared);
@@ -207,23 +215,28 @@ impl Transport for TcpTransport {
     }
 }
 
-/// A message as a frame for the channel of this pair.
+/// Messages as one frame for the channel of this pair: one message, or a run.
 fn queued(
     pair: Introduction,
-    message: PeerMessage,
+    messages: &[PeerMessage],
     bodies: &mut SharedBodies,
     now: Instant,
 ) -> Result<QueuedFrame, UnencodableMessage> {
-    match message {
-        PeerMessage::Side { from, bytes, .. } if from == pair.from.member => {
-            Ok(QueuedFrame::side_message(pair, FrameBody::new(bytes), now))
+    match messages.first().ok_or(UnencodableMessage)? {
+        PeerMessage::Side { from, bytes, .. } if *from == pair.from.member => {
+            Ok(QueuedFrame::side_message(pair, FrameBody::new(bytes.clone()), now))
         }
         PeerMessage::Side { .. } => Err(UnencodableMessage),
         PeerMessage::Raft(Envelope { message: Message::Snapshot(_), .. }) => {
             Err(UnencodableMessage)
         }
+        PeerMessage::Raft(first) if messages.len() > 1 => {
+            let (run, body) = encode_run(messages).ok_or(UnencodableMessage)?;
+            let head = MessageHead::of_run(first, run, pair.from.member, pair.incarnation)?;
+            Ok(QueuedFrame::message(pair, head, body, now))
+        }
         PeerMessage::Raft(envelope) => {
-            let head = MessageHead::new(&envelope, pair.from.member, pair.incarnation)?;
+            let head = MessageHead::new(envelope, pair.from.member, pair.incarnation)?;
             let body = match &envelope.message {
                 Message::Append(append) if !append.entries.is_empty() => {
                     Some(bodies.body(&append.entries)?)

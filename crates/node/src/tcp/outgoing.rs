@@ -4,6 +4,7 @@
 //! channel for each pair of members.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
@@ -12,7 +13,9 @@ use tracing::{Instrument, debug, info, info_span, warn};
 
 use super::counters::TcpCounter;
 use super::frame::{Frame, FrameBatch, FrameKind, FrameReadError};
-use super::handshake::{IntroduceHead, Purpose, Reader, RefusedHead, Writer, dial};
+use super::handshake::{
+    Dialled, IntroduceHead, Purpose, RUNS_SINCE, Reader, RefusedHead, Writer, dial,
+};
 use super::incoming::close_gracefully;
 use super::message::EmptyHead;
 use super::send_queue::{QueuedFrame, RefusalLogLevel, SendQueue};
@@ -32,6 +35,8 @@ struct LinkCore {
     address: String,
     queue: Mutex<SendQueue>,
     filled: Notify,
+    /// Whether the peer of the present connection understands frames with several messages.
+    accepts_runs: AtomicBool,
 }
 
 impl Link {
@@ -40,6 +45,7 @@ impl Link {
             address: address.to_owned(),
             queue: Mutex::default(),
             filled: Notify::new(),
+            accepts_runs: AtomicBool::new(false),
         });
         let link = Self { core: Arc::clone(&core) };
         let task = LinkTask {
@@ -66,6 +72,10 @@ impl Link {
     /// Whether the peer has accepted this pair of members on the present connection.
     pub(crate) fn serves(&self, pair: &Introduction) -> bool {
         lock(&self.core.queue).is_accepted(pair)
+    }
+
+    pub(crate) fn accepts_runs(&self) -> bool {
+        self.core.accepts_runs.load(Ordering::Relaxed)
     }
 
     pub(crate) fn send(&self, queued: QueuedFrame, shared: &TcpShared) {
@@ -114,10 +124,10 @@ impl LinkTask {
         while self.wait_for_work().await {
             let address = &self.core.address;
             match dial(config, counts, address, advertise, Purpose::Messages).await {
-                Ok((reader, writer)) => {
+                Ok(dialled) => {
                     counts.one(TcpCounter::Connected);
                     info!("connected to peer");
-                    let ended = self.run_connection(reader, writer).await;
+                    let ended = self.run_connection(dialled).await;
                     counts.one(TcpCounter::Disconnected);
                     info!(reason = ended.reason, "disconnected from peer");
                     if ended.accepted {
@@ -185,7 +195,10 @@ impl LinkTask {
         sleep(pause).await;
     }
 
-    async fn run_connection(&self, reader: Reader, writer: Writer) -> ConnectionEnd {
+    async fn run_connection(&self, dialled: Dialled) -> ConnectionEnd {
+        let Dialled { reader, writer, version } = dialled;
+        let accepts_runs = version >= RUNS_SINCE;
+        self.core.accepts_runs.store(accepts_runs, Ordering::Relaxed);
         {
             let mut queue = lock(&self.core.queue);
             let stale = queue.drop_stale(self.shared.config.stale_after);
@@ -198,6 +211,7 @@ impl LinkTask {
             shared: &self.shared,
             reader,
             writer,
+            accepts_runs,
             batch: FrameBatch::default(),
             channels: BTreeMap::new(),
             pairs: BTreeMap::new(),
@@ -207,6 +221,8 @@ impl LinkTask {
         };
         let reason = connection.run().await;
         let accepted = connection.accepted;
+        // The next connection may be to another program.
+        self.core.accepts_runs.store(false, Ordering::Relaxed);
         // Frames in flight may be lost: the members that sent them have to know.
         let pairs = lock(&self.core.queue).disconnected();
         let address = &self.core.address;
@@ -227,6 +243,7 @@ struct OutgoingConnection<'a> {
     shared: &'a TcpShared,
     reader: Reader,
     writer: Writer,
+    accepts_runs: bool,
     batch: FrameBatch,
     channels: BTreeMap<Introduction, u32>,
     pairs: BTreeMap<u32, Introduction>,
@@ -293,6 +310,11 @@ impl OutgoingConnection<'_> {
 
     /// Adds a frame to the batch, after an introduction if it is the first of its pair.
     fn push(&mut self, queued: &QueuedFrame) {
+        if queued.is_run() && !self.accepts_runs {
+            // It was queued for the connection before. The requests in it are sent again.
+            self.shared.counts.one(TcpCounter::DroppedLost);
+            return;
+        }
         let pair = queued.pair;
         let channel = match self.channels.get(&pair) {
             Some(channel) => *channel,

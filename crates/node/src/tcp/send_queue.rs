@@ -11,6 +11,8 @@ use tokio::time::Instant;
 use super::config::TcpConfig;
 use super::counters::TcpCounter;
 use super::frame::{FrameBatch, FrameBody, FrameKind, HEADER_BYTES};
+#[cfg(doc)]
+use super::handshake::RUNS_SINCE;
 use super::message::{EmptyHead, MessageHead};
 use crate::runtime::{Introduction, MemberKey, RejectReason};
 
@@ -43,6 +45,11 @@ impl QueuedFrame {
 
     pub(crate) fn side_message(pair: Introduction, body: FrameBody, at: Instant) -> Self {
         Self { pair, content: FrameContent::SideMessage(body), at }
+    }
+
+    /// Whether only a peer that speaks [`RUNS_SINCE`] understands it.
+    pub(crate) fn is_run(&self) -> bool {
+        matches!(&self.content, FrameContent::Message(head, _) if head.is_run())
     }
 
     pub(crate) fn bytes(&self) -> usize {

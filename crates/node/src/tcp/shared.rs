@@ -135,6 +135,13 @@ pub(crate) struct Route {
     pub(crate) also: Vec<Arc<Link>>,
 }
 
+impl Route {
+    /// Whether several messages may be in one frame.
+    pub(crate) fn accepts_runs(&self) -> bool {
+        self.link.accepts_runs() && self.also.iter().all(|link| link.accepts_runs())
+    }
+}
+
 /// The local members, and the addresses of their peers.
 #[derive(Default)]
 pub(crate) struct Routes {

@@ -10,7 +10,7 @@ use tracing::{info, warn};
 
 use super::counters::TcpCounter;
 use super::frame::{FrameBatch, FrameBody, FrameKind, NO_TIMEOUT};
-use super::handshake::{IntroduceHead, Purpose, Reader, RefusedHead, Writer, dial};
+use super::handshake::{Dialled, IntroduceHead, Purpose, Reader, RefusedHead, Writer, dial};
 use super::message::{EmptyHead, MessageHead};
 use super::shared::{Route, TcpShared};
 use super::snapshot_stream::{SnapshotProgress, SnapshotRefusedHead};
@@ -87,7 +87,7 @@ async fn transmit(
     let head = MessageHead::new(envelope, pair.from.member, pair.incarnation);
     let mut head = head.map_err(|_| lost("the snapshot is of another member"))?;
     head.snapshot_bytes = snapshot.bytes();
-    let (reader, writer) =
+    let Dialled { reader, writer, .. } =
         dial(config, counts, address, advertise, Purpose::Snapshot).await.map_err(lost)?;
     let mut stream = SnapshotStream { shared, reader, writer, batch: FrameBatch::default() };
     stream.batch.push(FrameKind::Introduce, CHANNEL, &IntroduceHead::from(pair));

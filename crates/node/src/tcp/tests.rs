@@ -37,7 +37,13 @@ fn take(bytes: &[u8]) -> Result<Option<Frame>, FrameReadError> {
 }
 
 fn decode(head: &[u8], body: Bytes) -> Result<Envelope, MalformedMessage> {
-    MessageHead::decode(head, body, FROM, INCARNATION, TO)
+    decode_all(head, body).map(|mut envelopes| envelopes.remove(0))
+}
+
+fn decode_all(head: &[u8], body: Bytes) -> Result<Vec<Envelope>, MalformedMessage> {
+    let mut envelopes = Vec::new();
+    MessageHead::decode(head, body, FROM, INCARNATION, TO, |envelope| envelopes.push(envelope))?;
+    Ok(envelopes)
 }
 
 #[test]
@@ -384,6 +390,6 @@ fn cost_of_an_append_to_two_peers() {
 }
 
 fn prepare(pair: Introduction, envelope: Envelope, bodies: &mut SharedBodies) -> QueuedFrame {
-    queued(pair, PeerMessage::Raft(envelope), bodies, Instant::now())
+    queued(pair, &[PeerMessage::Raft(envelope)], bodies, Instant::now())
         .unwrap_or_else(|_| panic!("unsendable"))
 }
