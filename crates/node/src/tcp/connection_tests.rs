@@ -8,8 +8,12 @@ use quorate_core::message::Proposal;
 use quorate_core::{RequestId, SnapshotMeta};
 use tokio::io::BufStream;
 use tokio::net::TcpStream;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
+use super::counters::TcpCounters;
+use super::frame::{FrameBatch, FrameKind, FrameReader};
+use super::handshake::HelloReply;
+use super::message::EmptyHead;
 use super::security::{AcceptFuture, PeerStream, SecuredPeer, SecurityFuture};
 use super::*;
 use crate::testkit::fake::{FakeMember, Process, Received, TIMEOUT};
@@ -85,6 +89,17 @@ async fn all_members_of_two_processes_share_one_connection() {
     there.transport.stop().await;
 }
 
+/// Commands that a member forwards.
+fn proposals(count: u64) -> Vec<PeerMessage> {
+    let proposal = |number| {
+        let command = Proposal::Command(vec![number as u8; 64].into());
+        let message = Message::Propose(RequestId(number), command);
+        let (term, incarnation, joined_at) = (4, 1, 0);
+        PeerMessage::Raft(Envelope { from: ONE, to: TWO, term, incarnation, joined_at, message })
+    };
+    (0..count).map(proposal).collect()
+}
+
 /// Commands that are forwarded together arrive in order, in few frames.
 #[tokio::test(flavor = "multi_thread")]
 async fn forwarded_commands_share_frames() {
@@ -95,21 +110,7 @@ async fn forwarded_commands_share_frames() {
     exchange(&here, &one, &mut two, 1).await;
     let frames = |process: &Process| process.transport.counts()["frames_received"];
     let before = frames(&there);
-    let sent: Vec<_> = (0..300u64)
-        .map(|number| {
-            let command = Proposal::Command(vec![number as u8; 64].into());
-            let message = Message::Propose(RequestId(number), command);
-            let (term, incarnation, joined_at) = (4, 1, 0);
-            PeerMessage::Raft(Envelope {
-                from: ONE,
-                to: TWO,
-                term,
-                incarnation,
-                joined_at,
-                message,
-            })
-        })
-        .collect();
+    let sent = proposals(300);
     here.transport.send(one.key, sent.clone());
     let mut received = Vec::new();
     while received.len() < sent.len() {
@@ -121,6 +122,56 @@ async fn forwarded_commands_share_frames() {
     assert!(frames <= 8, "{frames} frames");
     here.transport.stop().await;
     there.transport.stop().await;
+}
+
+/// A process of the first version of the peer protocol.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_peer_gets_each_message_in_a_frame_of_its_own() {
+    let here = process(config()).await;
+    let one = here.add(key(1, ONE), 1, 1024);
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    here.transport.set_peers(one.key, vec![(TWO, MemberInfo::address(address))]);
+    here.transport.send(one.key, proposals(1));
+    let (stream, _) = timeout(TIMEOUT, listener.accept()).await.unwrap().unwrap();
+    let (read, mut write) = stream.into_split();
+    let mut reader = FrameReader::new(read, 1 << 20);
+    let mut batch = FrameBatch::default();
+    let mut messages = Vec::new();
+    while reader.take_bytes::<8>().is_none() {
+        reader.fill(TIMEOUT).await.unwrap();
+    }
+    while messages.len() < 301 {
+        let frame = reader.next(TIMEOUT).await.unwrap();
+        match frame.kind {
+            FrameKind::Hello => {
+                batch.push(
+                    FrameKind::HelloReply,
+                    0,
+                    &HelloReply { version: 1, ..HelloReply::default() },
+                );
+            }
+            FrameKind::Introduce => {
+                batch.push(FrameKind::Welcome, frame.channel, &EmptyHead {});
+            }
+            FrameKind::Message => {
+                let before = messages.len();
+                let deliver = |envelope| messages.push(PeerMessage::Raft(envelope));
+                MessageHead::decode(&frame.head, frame.body, ONE, 1, TWO, deliver).unwrap();
+                assert_eq!(messages.len(), before + 1);
+                if before == 0 {
+                    // The connection is established by now.
+                    here.transport.send(one.key, proposals(300));
+                }
+            }
+            _ => {}
+        }
+        if !batch.is_empty() {
+            batch.write_to(&mut write, TIMEOUT, &TcpCounters::default()).await.unwrap();
+        }
+    }
+    assert_eq!(messages[1..], proposals(300));
+    here.transport.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
