@@ -92,8 +92,9 @@ pub(crate) fn recover<D: Disk>(
         marks,
         spare: None,
         buffer: Vec::new(),
+        unread: None,
     };
-    let boot = boot(disk, &wal, snapshot, replay.memberships, config.tail_bytes_max)?;
+    let boot = boot(disk, &mut wal, snapshot, replay.memberships, config.tail_bytes_max)?;
     make_durable(disk, &wal, mark)?;
     for name in &listing.unfinished {
         disk.remove(&name.to_string()).map_err(DiskFailure::when(DiskOperation::Remove, *name))?;
@@ -301,7 +302,7 @@ fn verify_snapshot<D: Disk>(
 
 fn boot<D: Disk>(
     disk: &mut D,
-    wal: &Wal<D::File>,
+    wal: &mut Wal<D::File>,
     snapshot: SnapshotMeta,
     memberships: Vec<(EntryId, Arc<Membership>)>,
     tail_bytes_max: u64,

@@ -70,6 +70,40 @@ fn saves_survive_a_restart() {
     assert_eq!(store.load(3..9, 1).unwrap(), expected[1..2].to_vec().into());
 }
 
+/// A large record that is loaded in parts is read once, and no longer used when its entries are replaced.
+#[test]
+fn the_rest_of_a_record_is_kept_for_the_next_load() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data");
+    let OpenedStore { mut store, .. } = Store::open(created(&path), OWNER, &CONFIG).unwrap();
+    let commands: Vec<Vec<u8>> = (0..8).map(|number| vec![number; 500]).collect();
+    let commands: Vec<&[u8]> = commands.iter().map(|command| &command[..]).collect();
+    store.write(&save(2, 2, &commands)).unwrap();
+    store.sync().unwrap();
+    let entries = |first: u64, count: usize| -> Vec<Entry> {
+        let start = first as usize - 2;
+        let commands = (first..).zip(&commands[start..start + count]);
+        commands.map(|(index, bytes)| Entry::command(2, index, bytes.to_vec())).collect()
+    };
+    assert_eq!(store.load(2..10, 600).unwrap(), entries(2, 2).into());
+
+    let segment = path.join(FileName::Segment(2).to_string());
+    let intact = fs::read(&segment).unwrap();
+    let damaged: Vec<u8> = intact.iter().map(|byte| byte ^ 1).collect();
+    fs::write(&segment, damaged).unwrap();
+    assert_eq!(store.load(4..10, 600).unwrap(), entries(4, 2).into());
+    assert_eq!(store.load(6..7, 600).unwrap(), entries(6, 1).into());
+    assert_eq!(store.load(7..10, u64::MAX).unwrap(), entries(7, 3).into());
+    fs::write(&segment, &intact).unwrap();
+
+    assert_eq!(store.load(2..10, 600).unwrap(), entries(2, 2).into());
+    assert_eq!(store.load(3..10, 600).unwrap(), entries(3, 2).into(), "another start");
+    store.write(&save(3, 6, &[b"replaced"])).unwrap();
+    let mut expected = entries(5, 1);
+    expected.push(Entry::command(3, 6, b"replaced".as_slice()));
+    assert_eq!(store.load(5..10, u64::MAX).unwrap(), expected.into());
+}
+
 #[test]
 fn segments_are_trimmed_and_reused() {
     let dir = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ pub(crate) mod reader;
 pub(crate) mod record;
 pub(crate) mod segment;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use quorate_core::{Entries, Entry, EntryId, HardState, Index, Save};
@@ -43,6 +43,59 @@ pub(crate) struct Wal<F> {
     /// A trimmed segment that can be reused.
     pub(crate) spare: Option<F>,
     pub(crate) buffer: Vec<u8>,
+    /// What the last load has not returned of the record that it read last.
+    pub(crate) unread: Option<UnreadEntries>,
+}
+
+/// Consecutive entries of a record. A lagging peer gets a large record in several loads, which would
+/// otherwise read and check all of it each time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct UnreadEntries(VecDeque<Entry>);
+
+/// More is not kept in memory between two loads.
+const UNREAD_BYTES_MAX: u64 = 16 << 20;
+
+impl UnreadEntries {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn next(&self) -> Option<Index> {
+        self.0.front().map(|entry| entry.id.index)
+    }
+
+    fn if_kept(self) -> Option<Self> {
+        let bytes: u64 = self.0.iter().map(Entry::bytes).sum();
+        (bytes <= UNREAD_BYTES_MAX).then_some(self)
+    }
+}
+
+/// The entries of one load so far.
+struct LoadedEntries {
+    range: Range<Index>,
+    bytes_max: u64,
+    entries: Vec<Entry>,
+    bytes: u64,
+}
+
+impl LoadedEntries {
+    /// The next entry that is missing.
+    fn next(&self) -> Index {
+        self.range.start + self.entries.len() as u64
+    }
+
+    /// Takes entries until it is complete. Returns the rest.
+    fn take(&mut self, mut unread: UnreadEntries) -> UnreadEntries {
+        while let Some(entry) = unread.0.front() {
+            let is_full = self.bytes >= self.bytes_max && !self.entries.is_empty();
+            if is_full || self.next() >= self.range.end {
+                break;
+            }
+            self.bytes += entry.bytes();
+            self.entries.extend(unread.0.pop_front());
+        }
+        unread
+    }
 }
 
 /// Why a save was not written.
@@ -133,6 +186,10 @@ impl<F: Clone> Wal<F> {
         self.end += bytes;
         self.next_sequence += 1;
         self.hard_state = contents.hard_state.unwrap_or(self.hard_state);
+        if contents.install.is_some() || contents.prev.index < self.log.last().index {
+            // The log no longer has these entries.
+            self.unread = None;
+        }
         if let Some(id) = contents.install {
             self.log.restore(id);
         }
@@ -146,9 +203,10 @@ impl<F: Clone> Wal<F> {
 
     fn encode(&mut self, contents: &RecordContents<'_>) -> Result<(), AppendError> {
         let seed = self.active().seed;
-        self.buffer.clear();
         // Do not keep the memory of a rare large save.
-        self.buffer.shrink_to(1 << 20);
+        let last = self.buffer.len();
+        self.buffer.clear();
+        self.buffer.shrink_to(last.max(1 << 20));
         if contents.encode(seed, self.next_sequence, self.synced, &mut self.buffer) {
             Ok(())
         } else {
@@ -214,45 +272,45 @@ impl<F: Clone> Wal<F> {
 
     /// The entries of this range, up to `bytes_max`, but at least one if it exists.
     pub(crate) fn load<D: Disk<File = F>>(
-        &self,
+        &mut self,
         disk: &mut D,
         range: Range<Index>,
         bytes_max: u64,
     ) -> Result<Vec<Entry>, ReadError> {
-        let mut entries: Vec<Entry> = Vec::new();
-        let mut bytes = 0;
         if range.start <= self.log.base().index {
-            return Ok(entries);
+            return Ok(Vec::new());
         }
-        let mut next = range.start;
-        for span in self.log.spans_from(range.start) {
+        let continues = |unread: &UnreadEntries| unread.next() == Some(range.start);
+        let unread = self.unread.take().filter(continues).unwrap_or_default();
+        let mut loading = LoadedEntries { range, bytes_max, entries: Vec::new(), bytes: 0 };
+        let unread = loading.take(unread);
+        if !unread.is_empty() {
+            self.unread = unread.if_kept();
+            return Ok(loading.entries);
+        }
+        for span in self.log.spans_from(loading.next()) {
             let Some(segment) = self.segments.get(&span.position.segment) else {
                 unreachable!("the index has no entries of dropped segments");
             };
             let mut reader = SegmentReader::new(disk, segment);
             let RecordPosition { mut offset, mut sequence, .. } = span.position;
-            while next <= span.last {
+            while loading.next() <= span.last {
                 let Some(intact) = reader.record(offset, sequence)? else {
                     return Err(reader.corrupt(offset, CorruptionKind::ChecksumMismatch).into());
                 };
                 (offset, sequence) = (intact.end(), sequence + 1);
                 let record = intact.decode(&reader)?;
-                let appended = record.entries.map_or(Vec::new(), |appended| appended.entries);
-                for entry in appended {
-                    if entry.id.index != next || next > span.last {
-                        continue;
-                    }
-                    let full = bytes >= bytes_max && !entries.is_empty();
-                    if full || next >= range.end {
-                        return Ok(entries);
-                    }
-                    bytes += entry.bytes();
-                    next += 1;
-                    entries.push(entry);
+                let mut appended = record.entries.map_or(Vec::new(), |appended| appended.entries);
+                let wanted = loading.next()..=span.last;
+                appended.retain(|entry| wanted.contains(&entry.id.index));
+                let unread = loading.take(UnreadEntries(appended.into()));
+                if !unread.is_empty() {
+                    self.unread = unread.if_kept();
+                    return Ok(loading.entries);
                 }
             }
         }
-        Ok(entries)
+        Ok(loading.entries)
     }
 
     /// Drops the segments without an entry after this index. What replaces them must be

@@ -46,14 +46,22 @@ impl<'a, D: Disk> SegmentReader<'a, D> {
             return Ok(None);
         }
         let body_at = offset + HEADER_BYTES as u64;
-        let Some(body) = self.bytes(body_at, u64::from(header.body_bytes))? else {
-            return Ok(None);
-        };
-        if !header.matches(body, seed) {
-            return Ok(None);
-        }
-        let body = Bytes::copy_from_slice(body);
+        let body = self.body(body_at, u64::from(header.body_bytes))?;
+        let Some(body) = body.filter(|body| header.matches(body, seed)) else { return Ok(None) };
         Ok(Some(IntactRecord { header, body, offset }))
+    }
+
+    /// The body of a record; `None` if the segment ends before. A long one is read into memory of its own,
+    /// without a copy.
+    fn body(&mut self, offset: u64, count: u64) -> Result<Option<Bytes>, DiskFailure> {
+        let is_short = count <= WINDOW_BYTES;
+        let ends_before = offset.checked_add(count).is_none_or(|end| end > self.segment.bytes);
+        if is_short || ends_before {
+            return Ok(self.bytes(offset, count)?.map(Bytes::copy_from_slice));
+        }
+        let mut body = vec![0; count as usize];
+        self.read(offset, &mut body)?;
+        Ok(Some(body.into()))
     }
 
     /// Decides what it means that there is no intact record at this offset. If nothing shows
@@ -122,12 +130,18 @@ impl<'a, D: Disk> SegmentReader<'a, D> {
                 self.window = vec![0; length as usize];
             }
             self.window_at = offset;
-            self.disk
-                .read_at(&self.segment.file, offset, &mut self.window)
-                .map_err(DiskFailure::when(DiskOperation::Read, self.segment.name()))?;
+            let mut window = std::mem::take(&mut self.window);
+            let read = self.read(offset, &mut window);
+            self.window = window;
+            read?;
         }
         let start = (offset - self.window_at) as usize;
         Ok(self.window.get(start..start + count as usize))
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), DiskFailure> {
+        let read = self.disk.read_at(&self.segment.file, offset, into);
+        read.map_err(DiskFailure::when(DiskOperation::Read, self.segment.name()))
     }
 
     pub(crate) fn corrupt(&self, offset: u64, why: CorruptionKind) -> Corruption {
