@@ -90,7 +90,7 @@ impl<T> DerefMut for WriteGuard<'_, T> {
 
 impl<T> Drop for WriteGuard<'_, T> {
     fn drop(&mut self) {
-        // Readers that are woken before the lock is free would wait for ever.
+        // Readers that are woken before the lock is free would never be woken again.
         drop(self.guard.take());
         let waiting = std::mem::take(&mut *self.lock.waiting());
         waiting.into_iter().for_each(Waker::wake);

@@ -178,7 +178,7 @@ impl<T: Table> Kv<T> {
         self.table.put(key, row)
     }
 
-    /// The same for a row that nobody else needs in one piece.
+    /// The same for a row that is needed in the table only.
     pub(crate) fn add_row_parts(
         &mut self,
         key: RowKey,

@@ -83,20 +83,20 @@ impl FrameKind {
 pub(crate) struct Frame {
     pub(crate) kind: FrameKind,
     pub(crate) channel: u32,
-    pub(crate) head: FrameHead,
+    pub(crate) head: HeadBytes,
     pub(crate) body: Bytes,
 }
 
 /// The head of a frame. Most are short and need no memory of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum FrameHead {
+pub(crate) enum HeadBytes {
     Short { length: u8, bytes: [u8; SHORT_HEAD_BYTES] },
     Long(Box<[u8]>),
 }
 
 const SHORT_HEAD_BYTES: usize = 62;
 
-impl From<&[u8]> for FrameHead {
+impl From<&[u8]> for HeadBytes {
     fn from(head: &[u8]) -> Self {
         let mut bytes = [0; SHORT_HEAD_BYTES];
         match bytes.get_mut(..head.len()) {
@@ -109,7 +109,7 @@ impl From<&[u8]> for FrameHead {
     }
 }
 
-impl std::ops::Deref for FrameHead {
+impl std::ops::Deref for HeadBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -253,7 +253,7 @@ pub(crate) fn take_frame(
     }
     let kind = check(&header, &buffer[..length])?;
     let body_start = HEADER_BYTES + header.head_bytes;
-    let head = FrameHead::from(&buffer[HEADER_BYTES..body_start]);
+    let head = HeadBytes::from(&buffer[HEADER_BYTES..body_start]);
     let body = if length <= READ_BYTES {
         let body = Bytes::copy_from_slice(&buffer[body_start..length]);
         buffer.advance(length);
