@@ -48,13 +48,13 @@ impl Command {
         if valid { Ok(command) } else { Err(invalid) }
     }
 
-    /// How many bytes [`Command::encode_into`] appends at most, for commands that write keys. Others, which
-    /// are rare, may have more.
+    /// About how many bytes [`Command::encode_into`] appends: usually not more, so that its buffer does not
+    /// have to grow.
     pub fn bytes_hint(&self) -> usize {
         match self {
-            Self::Put(put) => COMMAND_BYTES + put_bytes_max(put),
-            Self::DeleteRange(deletion) => COMMAND_BYTES + keys_bytes_max(&deletion.keys),
-            Self::Txn(txn) => COMMAND_BYTES + txn_bytes_max(txn),
+            Self::Put(put) => COMMAND_BYTES + put_bytes_hint(put),
+            Self::DeleteRange(deletion) => COMMAND_BYTES + keys_bytes_hint(&deletion.keys),
+            Self::Txn(txn) => COMMAND_BYTES + txn_bytes_hint(txn),
             Self::Issued(issued) => ISSUER_BYTES + issued.command.bytes_hint(),
             _ => OTHER_BYTES,
         }
@@ -71,27 +71,27 @@ const KEYS_BYTES: usize = 24;
 /// The numbers of a range, most of which are usually 0, and the kind of an operation.
 const RANGE_BYTES: usize = 24;
 
-fn put_bytes_max(put: &Put) -> usize {
+fn put_bytes_hint(put: &Put) -> usize {
     KEYS_BYTES + put.key.len() + put.value.len()
 }
 
-fn keys_bytes_max(keys: &KeyRange) -> usize {
+fn keys_bytes_hint(keys: &KeyRange) -> usize {
     KEYS_BYTES + keys.key.len() + keys.range_end.len()
 }
 
-fn txn_bytes_max(txn: &Txn) -> usize {
+fn txn_bytes_hint(txn: &Txn) -> usize {
     let compare = |compare: &Compare| {
         let value = match &compare.target {
             CompareTarget::Value(value) => value.len(),
             _ => 0,
         };
-        keys_bytes_max(&compare.keys) + value
+        keys_bytes_hint(&compare.keys) + value
     };
     let operation = |operation: &TxnOperation| match operation {
-        TxnOperation::Range(range) => RANGE_BYTES + keys_bytes_max(&range.keys),
-        TxnOperation::Put(put) => put_bytes_max(put),
-        TxnOperation::DeleteRange(deletion) => keys_bytes_max(&deletion.keys),
-        TxnOperation::Txn(txn) => txn_bytes_max(txn),
+        TxnOperation::Range(range) => RANGE_BYTES + keys_bytes_hint(&range.keys),
+        TxnOperation::Put(put) => put_bytes_hint(put),
+        TxnOperation::DeleteRange(deletion) => keys_bytes_hint(&deletion.keys),
+        TxnOperation::Txn(txn) => txn_bytes_hint(txn),
     };
     let compared: usize = txn.compare.iter().map(compare).sum();
     let operations = txn.success.iter().chain(&txn.failure);

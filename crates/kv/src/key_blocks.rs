@@ -8,7 +8,7 @@ use std::ops::Bound;
 
 use crate::index::{CurrentVersion, KeyHistory, KeyVersion};
 use crate::named_list::NamedList;
-use crate::packed_keys::{KEYS_RESERVED, KeyRef, PackedKeys};
+use crate::packed_keys::{KEYS_RESERVED, KeyRef, PackedKeys, common_prefix};
 
 /// Blocks lie in pages, so that adding a block moves few others. There is always one page, and each has a
 /// block.
@@ -189,16 +189,17 @@ impl KeyBlocks {
             // Appending leaves full blocks behind; splitting would leave half-full ones.
             let mut next = KeyBlock::default();
             next.insert(0, key, history);
-            self.insert_after(place, key, next);
+            let name = name_between(block, &next);
+            self.insert_after(place, &name, next);
         } else {
             // Before the insertion: one key more would double the memory of the block.
             let mut upper = split(block);
-            let first = upper.keys.get(0).map_or_else(|| key.to_vec(), KeyRef::to_vec);
             match position.checked_sub(block.keys.len()) {
                 Some(above) if above > 0 => upper.insert(above, key, history),
                 _ => block.insert(position, key, history),
             }
-            self.insert_after(place, &first, upper);
+            let name = name_between(block, &upper);
+            self.insert_after(place, &name, upper);
         }
         self.len += 1;
         None
@@ -327,7 +328,8 @@ impl KeyBlocks {
         for place in small.into_iter().rev() {
             self.merge(place);
         }
-        for page in (first.page..=last.min(self.pages.len() - 1)).rev() {
+        // The page after them may fit to one that has become small.
+        for page in (first.page..=(last + 1).min(self.pages.len() - 1)).rev() {
             self.merge_page(page);
         }
     }
@@ -403,6 +405,16 @@ pub(crate) enum AfterVisit {
     Keep,
     Remove,
     Stop,
+}
+
+/// The name of a block whose keys are above those of the block before it: as much of its first key as tells
+/// them apart.
+fn name_between(before: &KeyBlock, block: &KeyBlock) -> Vec<u8> {
+    let last = before.keys.len().checked_sub(1).and_then(|last| before.keys.get(last));
+    let last = last.map(KeyRef::to_vec).unwrap_or_default();
+    let mut name = block.keys.get(0).map(KeyRef::to_vec).unwrap_or_default();
+    name.truncate(common_prefix(&last, &name) + 1);
+    name
 }
 
 fn split(block: &mut KeyBlock) -> KeyBlock {

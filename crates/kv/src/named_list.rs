@@ -149,7 +149,8 @@ mod tests {
             let (name, upper) = lower.split_off(position);
             assert_eq!(name, format!("k{position}0").into_bytes());
             assert_eq!((lower.len(), upper.len()), (position, 4 - position));
-            assert_eq!(upper.iter_from(0).next(), Some((None, &(position as u32))));
+            let (first, item) = upper.iter_from(0).next().unwrap();
+            assert!(first.is_none() && *item == position as u32);
             lower.append(&name, upper);
             assert_eq!(items(&lower), items(&list()));
         }

@@ -1,7 +1,7 @@
 //! A sorted list of keys that stores once what all of them start with.
 //!
-//! Keys of one block of the index lie next to each other in the order of all keys, so they
-//! usually share a long prefix: a directory, a namespace, most digits of a number.
+//! Keys of one block of the index, and names of its blocks, lie next to each other in the order of all keys, so
+//! they usually share a long prefix: a directory, a namespace, most digits of a number.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -32,7 +32,7 @@ fn head_of(suffix: &[u8]) -> u32 {
 }
 
 /// A key in two parts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct KeyRef<'a> {
     prefix: &'a [u8],
     suffix: &'a [u8],
@@ -278,7 +278,7 @@ fn count_below(sorted: &[u32], number: u32) -> usize {
 /// Four lines of a processor's cache.
 const COUNTED_MAX: usize = 64;
 
-fn common_prefix(one: &[u8], other: &[u8]) -> usize {
+pub(crate) fn common_prefix(one: &[u8], other: &[u8]) -> usize {
     one.iter().zip(other).take_while(|(one, other)| one == other).count()
 }
 

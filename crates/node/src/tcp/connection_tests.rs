@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_core::message::Proposal;
-use quorate_core::{RequestId, SnapshotMeta};
+use quorate_core::{EntryId, RequestId, SnapshotMeta};
 use tokio::io::BufStream;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
@@ -120,6 +120,32 @@ async fn forwarded_commands_share_frames() {
     assert_eq!(received, sent);
     let frames = frames(&there) - before;
     assert!(frames <= 8, "{frames} frames");
+    here.transport.stop().await;
+    there.transport.stop().await;
+}
+
+/// Very many messages in few bytes: they are delivered in parts, and none is lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_of_many_runs_are_delivered_in_parts() {
+    let (here, there) = (process(config()).await, process(config()).await);
+    let one = here.add(key(1, ONE), 1, 1024);
+    let mut two = there.add(key(1, TWO), 2, 1024);
+    here.introduce(&one, &[(TWO, &there)]);
+    exchange(&here, &one, &mut two, 1).await;
+    let reply = |number| {
+        let message = Message::ProposeReply(RequestId(number), Ok(EntryId::new(4, 9 + number)));
+        let (term, incarnation, joined_at) = (4, 1, 0);
+        PeerMessage::Raft(Envelope { from: ONE, to: TWO, term, incarnation, joined_at, message })
+    };
+    let sent: Vec<_> = (0..30_000).map(reply).collect();
+    here.transport.send(one.key, sent.clone());
+    let mut received = Vec::new();
+    while received.len() < sent.len() {
+        let Some(Received::Messages(messages)) = two.receive_within(TIMEOUT).await else { break };
+        assert!(messages.len() < 5_000, "{} messages at once", messages.len());
+        received.extend(messages);
+    }
+    assert!(received == sent, "{} of {} messages", received.len(), sent.len());
     here.transport.stop().await;
     there.transport.stop().await;
 }

@@ -29,6 +29,9 @@ pub(crate) const HEADER_BYTES: usize = 24;
 /// keeps the memory it was read into. So no small payload keeps a whole buffer alive.
 const READ_BYTES: usize = 64 << 10;
 
+/// The head of a message has numbers and short texts. Decoding it may take several times its length.
+const MESSAGE_HEAD_BYTES_MAX: usize = 64 << 10;
+
 /// Bodies of at least this length are written without a copy.
 const OWN_SLICE_BYTES: usize = 16 << 10;
 
@@ -222,7 +225,11 @@ fn peek(bytes: &[u8], frame_bytes_max: usize) -> Result<Option<FrameHeader>, Fra
     let Some(header) = bytes.first_chunk::<HEADER_BYTES>().map(FrameHeader::decode) else {
         return Ok(None);
     };
-    if header.frame_bytes() > frame_bytes_max {
+    let is_message =
+        [FrameKind::Message as u8, FrameKind::SideMessage as u8].contains(&header.kind);
+    if header.frame_bytes() > frame_bytes_max
+        || is_message && header.head_bytes > MESSAGE_HEAD_BYTES_MAX
+    {
         return Err(FrameReadError::Oversized);
     }
     Ok(Some(header))

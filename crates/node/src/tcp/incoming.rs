@@ -152,6 +152,9 @@ pub(crate) async fn close_gracefully(reader: &mut Reader, writer: &mut Writer) {
 
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// Messages that are decoded and not delivered.
+const ARRIVED_MAX: usize = 4_096;
+
 /// A connection with at least one accepted member.
 pub(crate) struct IncomingConnection<'a> {
     pub(crate) shared: &'a TcpShared,
@@ -187,9 +190,14 @@ impl IncomingConnection<'_> {
             self.write_replies().await?;
             self.receive_snapshot().await?;
         }
+        let mut has_frames = true;
         while !self.channels.is_empty() {
             self.deliver().await;
             self.write_replies().await?;
+            if has_frames {
+                has_frames = self.on_frames()?;
+                continue;
+            }
             tokio::select! {
                 filled = self.reader.fill(self.shared.config.silence_timeout) => {
                     self.shared.counts.one(TcpCounter::Reads);
@@ -201,23 +209,28 @@ impl IncomingConnection<'_> {
                     }
                 }
             }
-            self.on_frames()?;
+            has_frames = self.on_frames()?;
         }
         self.write_replies().await?;
         close_gracefully(&mut self.reader, &mut self.writer).await;
         Ok(())
     }
 
-    /// Processes all frames that were read.
-    fn on_frames(&mut self) -> Result<(), Disconnect> {
+    /// Processes the frames that were read. Whether there may be more of them: a short frame may have many
+    /// messages, and these are delivered before others are decoded.
+    fn on_frames(&mut self) -> Result<bool, Disconnect> {
         self.check_identities()?;
         // The rest of a snapshot's connection is processed frame by frame.
         while self.hello.purpose == Purpose::Messages || self.channels.is_empty() {
-            let Some(frame) = self.reader.take()? else { return Ok(()) };
+            let Some(frame) = self.reader.take()? else { return Ok(false) };
             self.held.extend(self.reader.take_held());
             self.on_frame(frame)?;
+            let arrived: usize = self.arrived.iter().map(|(_, messages)| messages.len()).sum();
+            if arrived >= ARRIVED_MAX {
+                return Ok(true);
+            }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Checks the peers that have become known in the meantime.

@@ -2,7 +2,7 @@
 //! members on both sides, and one for each snapshot.
 //!
 //! # Reading order
-//! `frame` and `message` (the wire format; docs/formats.md), `handshake` (identification),
+//! `frame`, `message` and `message_run` (the wire format; docs/formats.md), `handshake` (identification),
 //! `send_queue` and `outgoing` (one address that is dialled), `connections` and `incoming`
 //! (peers that dial), `snapshot_stream`. A peer is trusted no further than the introduction
 //! that was accepted from it: see `incoming`.

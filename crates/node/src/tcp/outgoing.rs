@@ -311,7 +311,8 @@ impl OutgoingConnection<'_> {
     /// Adds a frame to the batch, after an introduction if it is the first of its pair.
     fn push(&mut self, queued: &QueuedFrame) {
         if queued.is_run() && !self.accepts_runs {
-            // It was queued for the connection before. The requests in it are sent again.
+            // It was queued for the connection before. Commands in it are sent again, and their replies are not
+            // needed once they have run.
             self.shared.counts.one(TcpCounter::DroppedLost);
             return;
         }

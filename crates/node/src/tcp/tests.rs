@@ -96,6 +96,23 @@ fn truncated_and_corrupted_frames_are_rejected() {
     assert!(flips > 8 * 24 * MESSAGE_KINDS as usize);
 }
 
+/// A head with very many numbers would take several times its bytes when it is decoded.
+#[test]
+fn a_long_head_of_a_message_is_refused_before_it_arrives() {
+    let head_bytes = |bytes: u32, kind: FrameKind| {
+        let mut header = [0; 24];
+        header[0] = kind as u8;
+        header[8..12].copy_from_slice(&bytes.to_le_bytes());
+        take(&header)
+    };
+    assert!(matches!(head_bytes(64 << 10, FrameKind::Message), Ok(None)));
+    for kind in [FrameKind::Message, FrameKind::SideMessage] {
+        let refused = head_bytes((64 << 10) + 1, kind);
+        assert!(matches!(refused, Err(FrameReadError::Oversized)), "{refused:?}");
+    }
+    assert!(matches!(head_bytes(1 << 20, FrameKind::HostedMembers), Ok(None)));
+}
+
 /// As above, but with checksums that fit: what a hostile peer can send.
 #[test]
 fn altered_contents_with_a_valid_checksum_never_panic() {

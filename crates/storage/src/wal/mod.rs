@@ -50,23 +50,26 @@ pub(crate) struct Wal<F> {
 /// Consecutive entries of a record. A lagging peer gets a large record in several loads, which would
 /// otherwise read and check all of it each time.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct UnreadEntries(VecDeque<Entry>);
+pub(crate) struct UnreadEntries {
+    entries: VecDeque<Entry>,
+    /// The bytes of the whole record: the entries share its memory.
+    record_bytes: u64,
+}
 
-/// More is not kept in memory between two loads.
+/// A larger record is not kept in memory between two loads.
 const UNREAD_BYTES_MAX: u64 = 16 << 20;
 
 impl UnreadEntries {
     fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.entries.is_empty()
     }
 
     fn next(&self) -> Option<Index> {
-        self.0.front().map(|entry| entry.id.index)
+        self.entries.front().map(|entry| entry.id.index)
     }
 
     fn if_kept(self) -> Option<Self> {
-        let bytes: u64 = self.0.iter().map(Entry::bytes).sum();
-        (bytes <= UNREAD_BYTES_MAX).then_some(self)
+        (self.record_bytes <= UNREAD_BYTES_MAX).then_some(self)
     }
 }
 
@@ -84,15 +87,18 @@ impl LoadedEntries {
         self.range.start + self.entries.len() as u64
     }
 
+    fn is_complete(&self) -> bool {
+        let is_full = self.bytes >= self.bytes_max && !self.entries.is_empty();
+        is_full || self.next() >= self.range.end
+    }
+
     /// Takes entries until it is complete. Returns the rest.
     fn take(&mut self, mut unread: UnreadEntries) -> UnreadEntries {
-        while let Some(entry) = unread.0.front() {
-            let is_full = self.bytes >= self.bytes_max && !self.entries.is_empty();
-            if is_full || self.next() >= self.range.end {
-                break;
-            }
+        while !self.is_complete() {
+            let Some(entry) = unread.entries.pop_front() else { break };
+            debug_assert_eq!(entry.id.index, self.next(), "entries are consecutive");
             self.bytes += entry.bytes();
-            self.entries.extend(unread.0.pop_front());
+            self.entries.push(entry);
         }
         unread
     }
@@ -277,11 +283,11 @@ impl<F: Clone> Wal<F> {
         range: Range<Index>,
         bytes_max: u64,
     ) -> Result<Vec<Entry>, ReadError> {
+        let continues = |unread: &UnreadEntries| unread.next() == Some(range.start);
+        let unread = self.unread.take().filter(continues).unwrap_or_default();
         if range.start <= self.log.base().index {
             return Ok(Vec::new());
         }
-        let continues = |unread: &UnreadEntries| unread.next() == Some(range.start);
-        let unread = self.unread.take().filter(continues).unwrap_or_default();
         let mut loading = LoadedEntries { range, bytes_max, entries: Vec::new(), bytes: 0 };
         let unread = loading.take(unread);
         if !unread.is_empty() {
@@ -294,16 +300,18 @@ impl<F: Clone> Wal<F> {
             };
             let mut reader = SegmentReader::new(disk, segment);
             let RecordPosition { mut offset, mut sequence, .. } = span.position;
-            while loading.next() <= span.last {
+            while loading.next() <= span.last && !loading.is_complete() {
                 let Some(intact) = reader.record(offset, sequence)? else {
                     return Err(reader.corrupt(offset, CorruptionKind::ChecksumMismatch).into());
                 };
                 (offset, sequence) = (intact.end(), sequence + 1);
+                let record_bytes = intact.header.record_bytes();
                 let record = intact.decode(&reader)?;
                 let mut appended = record.entries.map_or(Vec::new(), |appended| appended.entries);
                 let wanted = loading.next()..=span.last;
                 appended.retain(|entry| wanted.contains(&entry.id.index));
-                let unread = loading.take(UnreadEntries(appended.into()));
+                let unread = UnreadEntries { entries: appended.into(), record_bytes };
+                let unread = loading.take(unread);
                 if !unread.is_empty() {
                     self.unread = unread.if_kept();
                     return Ok(loading.entries);
@@ -320,6 +328,7 @@ impl<F: Clone> Wal<F> {
         disk: &mut D,
         index: Index,
     ) -> Result<(), DiskFailure> {
+        self.unread = None;
         let active = self.active().head.number;
         let first_kept = self.log.segment_of_next(index).unwrap_or(active).min(active);
         let kept = self.segments.split_off(&first_kept);
