@@ -57,7 +57,7 @@ case         the operation and the number of clients, each with one request at a
 CPU s/100k   CPU seconds of all members for 100,000 operations
 RSS          memory of the largest member after the load
 switches/op  context switches of all members; syscalls/op needs perf
-disk B/op    bytes that all members wrote to disks
+disk B/op    bytes that the disk of the members wrote, for all of them
 Each row is the median of the runs; the systems take turns within a run. Compare the rows of one
 run with each other: figures of different machines or hours cannot be compared.";
 
@@ -118,9 +118,9 @@ fn measure(
 ) -> Result<Vec<Option<f64>>, InstrumentError> {
     let pids = cluster.pids();
     let syscalls = SyscallCounter::start(&pids, Duration::from_secs(session.args.seconds));
-    let before = Usage::of(&pids);
+    let before = Usage::of(&pids, cluster.folder());
     let result = load(session, case).run(session, &cluster.endpoints_without(None))?;
-    let used = Usage::of(&pids).since(before);
+    let used = Usage::of(&pids, cluster.folder()).since(before);
     let syscalls = syscalls.finish();
     let each = |total: f64| (result.done > 0.0).then(|| total / result.done);
     Ok(vec![

@@ -228,6 +228,11 @@ impl ServerCluster {
         })
     }
 
+    /// Where the members' files are.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     pub(super) fn pids(&self) -> Vec<u32> {
         self.members.iter().filter_map(ServerProcess::pid).collect()
     }

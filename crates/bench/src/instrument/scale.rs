@@ -76,13 +76,13 @@ fn measure(
         session.progress("all keys are written");
     }
     let pids = cluster.pids();
-    let before = Usage::of(&pids);
+    let before = Usage::of(&pids, cluster.folder());
     let result = if case == "leases" {
         grant_leases(session, &cluster, load)?
     } else {
         load.run(session, &cluster.endpoints_without(None))?
     };
-    let used = Usage::of(&pids).since(before);
+    let used = Usage::of(&pids, cluster.folder()).since(before);
     let disk = cluster.members.iter().map(ServerProcess::disk_bytes).max().unwrap_or(0);
     let restart = if case == "many-keys" { Some(restart(&mut cluster)?) } else { None };
     let each = |total: f64| (result.done > 0.0).then(|| total / result.done);

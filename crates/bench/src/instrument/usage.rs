@@ -16,14 +16,17 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// Processes that have ended count nothing.
-    pub(super) fn of(pids: &[u32]) -> Self {
+    /// Of processes that write to this directory. Those that have ended count nothing.
+    pub(super) fn of(pids: &[u32], directory: &Path) -> Self {
         let mut total = Self::default();
+        let device = device_bytes(directory);
         for pid in pids {
             let proc = Path::new("/proc").join(pid.to_string());
             let read = |name: &str| std::fs::read_to_string(proc.join(name)).unwrap_or_default();
             total.cpu_seconds += cpu_seconds(&read("stat")).unwrap_or(0.0);
-            total.disk_bytes += field(&read("io"), "write_bytes:").unwrap_or(0);
+            if device.is_none() {
+                total.disk_bytes += field(&read("io"), "write_bytes:").unwrap_or(0);
+            }
             let memory = field(&read("status"), "VmRSS:").unwrap_or(0) << 10;
             total.memory_bytes = total.memory_bytes.max(memory);
             let threads = proc.join("task").read_dir().into_iter().flatten().flatten();
@@ -34,6 +37,7 @@ impl Usage {
                 total.switches += kinds.iter().filter_map(|kind| field(&status, kind)).sum::<u64>();
             }
         }
+        total.disk_bytes += device.unwrap_or(0);
         total
     }
 
@@ -47,6 +51,33 @@ impl Usage {
         }
     }
 }
+
+/// What the device of a directory has written, for all processes. The counters of a process count units of the
+/// page cache, which may be much larger than what was written; they serve where there is no device.
+#[cfg(unix)]
+fn device_bytes(directory: &Path) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+
+    let device = directory.metadata().ok()?.dev();
+    // As the C library splits it.
+    let major = (device >> 8 & 0xfff) | (device >> 32 & !0xfff);
+    let minor = (device & 0xff) | (device >> 12 & !0xff);
+    let statistics = Path::new("/sys/dev/block").join(format!("{major}:{minor}")).join("stat");
+    sectors_written(&std::fs::read_to_string(statistics).ok()?)
+        .map(|sectors| sectors * SECTOR_BYTES)
+}
+
+#[cfg(not(unix))]
+fn device_bytes(_directory: &Path) -> Option<u64> {
+    None
+}
+
+/// The seventh number of a device's `stat`.
+fn sectors_written(statistics: &str) -> Option<u64> {
+    statistics.split_whitespace().nth(6)?.parse().ok()
+}
+
+const SECTOR_BYTES: u64 = 512;
 
 /// User and system time, from `/proc/PID/stat`.
 fn cpu_seconds(stat: &str) -> Option<f64> {
@@ -104,11 +135,13 @@ mod tests {
         assert_eq!(field(status, "VmRSS:"), Some(2048));
         assert_eq!(field(status, "voluntary_ctxt_switches:"), Some(7));
         assert_eq!(field(status, "VmHWM:"), None);
+        let statistics = "  101 2 303 4 505 6 7007 8 0 9 10 0 0 0 0\n";
+        assert_eq!(sectors_written(statistics), Some(7007));
     }
 
     #[test]
     fn this_process_uses_memory() {
-        let used = Usage::of(&[std::process::id()]);
+        let used = Usage::of(&[std::process::id()], &std::env::temp_dir());
         assert!(used.memory_bytes > 0, "{used:?}");
         assert_eq!(used.since(used).switches, 0);
     }
