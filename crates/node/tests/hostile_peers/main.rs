@@ -71,7 +71,7 @@ fn greetings() -> Vec<Case> {
         case("long address", Connecting, long, "frame_malformed"),
         case("unknown purpose", Connecting, hello(1, 1, 7), "frame_malformed"),
         case("versions upside down", Connecting, hello(2, 1, 0), "frame_malformed"),
-        case("later versions only", Connecting, hello(2, 9, 0), "handshake_wrong_version"),
+        case("later versions only", Connecting, hello(3, 9, 0), "handshake_wrong_version"),
         Case { ends: true, ..case("half a hello", Connecting, cut, "frame_truncated") },
         case("silence", Connecting, vec![], "handshake_timeout"),
         case("a hello that stops", Connecting, late, "handshake_timeout"),
@@ -121,6 +121,30 @@ fn messages() -> Vec<Case> {
         case("half an entry", Welcome, append(&[1; 9]), "frame_malformed"),
         case("a vote in another name", Welcome, frame(MESSAGE, 1, &forged, &[]), "frame_malformed"),
         case("unknown refusal", Welcome, frame(MESSAGE, 1, &refusal, &[]), "frame_malformed"),
+        case(
+            "2^32 replies",
+            Welcome,
+            message(1, ACCEPTED, &number(2, 1 << 31), &[]),
+            "frame_malformed",
+        ),
+        case(
+            "a run of one",
+            Welcome,
+            message(1, PROPOSALS, &bytes(2, &[3]), b"abc"),
+            "frame_malformed",
+        ),
+        case(
+            "a run beyond its body",
+            Welcome,
+            message(1, PROPOSALS, &bytes(2, &[2, 2]), b"abc"),
+            "frame_malformed",
+        ),
+        case(
+            "a long head",
+            Welcome,
+            message(1, PROPOSALS, &bytes(2, &[0; 70_000]), &[]),
+            "frame_oversized",
+        ),
         case("a snapshot here", Welcome, frame(SNAPSHOT_BEGIN, 1, &[], &[]), "frame_unexpected"),
         Case { ends: true, ..case("half a message", Welcome, cut, "frame_truncated") },
         case("welcome and silence", Welcome, vec![], "silent"),
@@ -196,7 +220,7 @@ async fn open(service: &Service, after: After) -> TcpStream {
     // A later version talks to this one.
     stream.write_all(&hello(1, 9, purpose)).await.unwrap();
     let reply = read_frame(&mut stream).await;
-    assert_eq!((reply[0], &reply[24..26]), (HELLO_REPLY, &[0x08, 1][..]));
+    assert_eq!((reply[0], &reply[24..26]), (HELLO_REPLY, &[0x08, 2][..]));
     if after != After::Hello {
         stream.write_all(&introduce(1, CLUSTER, 3, 1)).await.unwrap();
         assert_eq!(read_frame(&mut stream).await[0], WELCOME);
@@ -245,7 +269,7 @@ async fn hostile_peers_are_disconnected_and_the_service_continues() {
         play(&service, case).await;
         played += 1;
     }
-    assert_eq!(played, 22 + 18 + 12);
+    assert_eq!(played, 22 + 22 + 12);
     service.stop().await;
 }
 

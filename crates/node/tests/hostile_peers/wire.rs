@@ -22,6 +22,8 @@ pub(crate) const VOTE: u32 = 18;
 pub(crate) const APPEND_REPLY: u32 = 21;
 pub(crate) const HEARTBEAT: u32 = 22;
 pub(crate) const PROPOSE: u32 = 26;
+pub(crate) const PROPOSALS: u32 = 32;
+pub(crate) const ACCEPTED: u32 = 33;
 
 pub(crate) fn frame(kind: u8, channel: u32, head: &[u8], body: &[u8]) -> Vec<u8> {
     let mut bytes = vec![kind, 0, 0, 0];
