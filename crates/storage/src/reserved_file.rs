@@ -71,8 +71,7 @@ const FILLED_AHEAD: u64 = 1 << 20;
 /// Longer writes gain little: they would be written twice.
 const LENGTH_MAX: usize = 32 << 10;
 /// Zeros are written in pieces of this size. Systems cache a large write as one unit, and later look at all of it
-/// for each small write into it; small pieces cost a call each. With records of 12 KiB a save takes a third
-/// less CPU than with pieces of 4 KiB, and as much as with 64 KiB.
+/// for each small write into it; small pieces cost a call each (docs/decisions/031-waits-for-memory.md).
 const PIECE: u64 = 32 << 10;
 static ZEROS: [u8; PIECE as usize] = [0; PIECE as usize];
 
