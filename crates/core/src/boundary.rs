@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
+use crate::pack::pack_fields;
 use crate::{
     Change, Entries, EntryId, Envelope, Event, Index, MemberId, Refusal, RequestId, SaveId,
     SnapshotMeta, Term,
@@ -147,6 +148,8 @@ pub struct HardState {
     /// The commit index.
     pub commit: Index,
 }
+
+pack_fields!(HardState { term, vote, commit });
 
 /// A request for entries that are on disk but no longer in memory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

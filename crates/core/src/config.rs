@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::pack::{Pack, Reader, Writer, pack_fields};
 use crate::{Index, MemberId};
 
 /// Settings of one member. All members of a cluster should use the same ticks and the same
@@ -94,6 +95,36 @@ pub struct Config {
     pub etcd_compat: EtcdCompat,
 }
 
+pack_fields!(Config {
+    id,
+    incarnation,
+    joined_at,
+    seed,
+    election_ticks,
+    heartbeat_ticks,
+    priority,
+    pre_vote,
+    check_quorum,
+    stall_timeouts,
+    slow_disk_factor,
+    reads,
+    forward_proposals,
+    step_down_on_removal,
+    append_bytes_max,
+    inflight_messages_max,
+    inflight_bytes_max,
+    uncommitted_bytes_max,
+    apply_bytes_max,
+    tail_bytes_max,
+    trim_keep_entries,
+    reads_waiting_max,
+    apply_unsaved,
+    activation,
+    liveness,
+    pre_flight,
+    etcd_compat
+});
+
 /// When a membership begins to count. Chosen when a cluster is created and recorded in
 /// every membership; members with different rules refuse each other's memberships.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -105,6 +136,16 @@ pub enum Activation {
     OnApply,
     /// As soon as it is in the log, committed or not, as in the thesis and openraft.
     OnAppend,
+}
+
+impl Pack for Activation {
+    fn pack(&self, to: &mut Writer) {
+        (*self == Self::OnAppend).pack(to);
+    }
+
+    fn unpack(from: &mut Reader<'_>) -> Self {
+        if bool::unpack(from) { Self::OnAppend } else { Self::OnApply }
+    }
 }
 
 /// What keeps a leader electable at every point of a membership change. Each condition can
@@ -124,6 +165,8 @@ pub struct Liveness {
     pub settle: bool,
 }
 
+pack_fields!(Liveness { votes_tell_commit, demote_before_removal, settle });
+
 /// How a leader ensures that a read is not stale (thesis §6.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -139,6 +182,19 @@ pub enum ReadMode {
         /// How much faster one clock may be than another, in ticks.
         drift_ticks: u32,
     },
+}
+
+impl Pack for ReadMode {
+    fn pack(&self, to: &mut Writer) {
+        match self {
+            Self::Quorum => to.pack_none(),
+            Self::LeaderLease { drift_ticks } => to.pack_some(drift_ticks),
+        }
+    }
+
+    fn unpack(from: &mut Reader<'_>) -> Self {
+        Option::unpack(from).map_or(Self::Quorum, |drift_ticks| Self::LeaderLease { drift_ticks })
+    }
 }
 
 /// Choices where etcd-io/raft differs. The default is Quorate's choice;
@@ -186,6 +242,24 @@ pub struct EtcdCompat {
     /// membership is applied.
     pub early_timeout_now_dropped: bool,
 }
+
+pack_fields!(EtcdCompat {
+    coalesce,
+    every_reply_waits,
+    commit_saved_alone,
+    refused_change_logs_empty,
+    auto_counts_operations,
+    ignore_member_zero,
+    old_term_unanswered,
+    old_votes_unanswered,
+    forwards_unanswered,
+    snapshot_must_name_receiver,
+    ids_reusable,
+    loose_leases,
+    newer_term_restarts_timer,
+    sole_voter_waits,
+    early_timeout_now_dropped
+});
 
 impl Config {
     /// The [`Config::joined_at`] of a member that starts with an empty disk and does not

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::pack::pack_fields;
 use crate::{Dropped, MemberId, RequestId, Term};
 
 /// The forwarded requests of the newest term that this member led.
@@ -17,6 +18,8 @@ pub(crate) struct DuplicateFilter {
     /// known, so every request of it may be a duplicate.
     seen: Option<BTreeMap<MemberId, Window>>,
 }
+
+pack_fields!(DuplicateFilter { term, seen });
 
 /// The request numbers of one member: the highest, and which of those just below it were
 /// seen.
@@ -30,6 +33,8 @@ struct Window {
     too_old: u32,
     last_too_old: u64,
 }
+
+pack_fields!(Window { highest, mask, too_old, last_too_old });
 
 impl DuplicateFilter {
     /// After a start in this term, which this member may have led.

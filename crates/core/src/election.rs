@@ -329,10 +329,11 @@ impl Raft {
         Ok(Accepted::Done)
     }
 
-    /// The leader's process may have ended. Other members will have noticed as well: a
-    /// short random timeout separates their campaigns, and is long enough to hear a live
-    /// leader.
-    /// Shown by scenarios/hint_lost_connection_elects_soon.txt.
+    /// The leader's process may have ended. Other members will have noticed as well: they
+    /// campaign one after the other, in the order of their ids, and not before a live leader
+    /// would have been heard.
+    /// Shown by scenarios/hint_lost_connection_elects_soon.txt and
+    /// scenarios/hint_followers_campaign_in_turn.txt.
     pub(crate) fn on_connection_lost(&mut self, peer: MemberId) -> Result<Accepted, Dropped> {
         if matches!(self.config.reads, ReadMode::LeaderLease { .. }) {
             return Err(Dropped::LeaseReads);
@@ -345,7 +346,10 @@ impl Raft {
             return Err(Dropped::NothingToDo);
         }
         self.set_leader(None);
-        self.timer.draw_early_timeout(&self.config);
+        let own = self.config.id;
+        let before = |id: &MemberId| *id < own && *id != peer;
+        let position = self.membership().voters().iter().filter(before).count();
+        self.timer.set_early_timeout(&self.config, u32::try_from(position).unwrap_or(u32::MAX));
         Ok(Accepted::Done)
     }
 }

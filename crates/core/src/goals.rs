@@ -9,6 +9,7 @@ use crate::membership::quorum_size;
 use crate::membership::{
     Change, ChangeRefusal, GoalStep, Membership, Operation, Plan, PlanContext, next_step, plan,
 };
+use crate::pack::pack_fields;
 use crate::progress::{Flow, Peer};
 use crate::role::Leader;
 use crate::{Activation, Event, Index, MemberId, MemberSet, Raft, Refusal};
@@ -41,6 +42,8 @@ pub(crate) struct CatchUpRounds {
     pub(crate) finished: u32,
 }
 
+pack_fields!(CatchUpRounds { target, finished });
+
 impl CatchUpRounds {
     pub(crate) fn advance(&mut self, matched: Index, last: Index) {
         if self.target > 0 && matched >= self.target || matched == last {
@@ -62,6 +65,8 @@ pub(crate) struct RecentLogEnd {
     latest: Index,
     pub(crate) ticks: u32,
 }
+
+pack_fields!(RecentLogEnd { previous, latest, ticks });
 
 impl RecentLogEnd {
     pub(crate) fn new(last: Index) -> Self {

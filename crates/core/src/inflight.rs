@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::Index;
+use crate::pack::pack_fields;
 
 /// The flow-control window of one peer: the number and the bytes of appends with entries
 /// that it has not answered.
@@ -14,6 +15,8 @@ pub(crate) struct Inflight {
     messages_max: u32,
     bytes_max: u64,
 }
+
+pack_fields!(Inflight { messages_max, bytes_max } unset { sent, bytes });
 
 impl Inflight {
     pub(crate) fn new(messages_max: u32, bytes_max: u64) -> Self {

@@ -1,10 +1,10 @@
 //! What must hold for one member after every step. For tests and simulators; too expensive
 //! for production.
 
-use crate::Raft;
 use crate::membership::history::ActiveMembership;
 use crate::progress::Flow;
 use crate::role::Role;
+use crate::{Input, Raft};
 
 /// Checks everything that one member can know about itself. The error describes the
 /// violated invariant.
@@ -14,7 +14,25 @@ pub fn check(raft: &Raft) -> Result<(), String> {
     memberships_fit_the_log(raft)?;
     role_is_allowed(raft)?;
     ensure(raft.is_idle_mark_right(), || "marked as idle, and has work".into())?;
-    leader_is_consistent(raft)
+    leader_is_consistent(raft)?;
+    hibernation_changes_nothing(raft)
+}
+
+/// A member that is packed, ticked and woken equals one that was only ticked.
+fn hibernation_changes_nothing(raft: &Raft) -> Result<(), String> {
+    let Some(mut packed) = raft.hibernate() else { return Ok(()) };
+    ensure(packed.wake() == *raft, || "woken member differs from the packed one".into())?;
+    // Timeouts may be very long.
+    const TICKS_MAX: usize = 64;
+    let mut ticked = raft.clone();
+    let mut ticks = 0;
+    while ticks < TICKS_MAX && packed.tick() {
+        ensure(ticked.step(Input::Tick).is_ok(), || "a tick was refused".into())?;
+        ticks += 1;
+    }
+    ensure(packed.wake() == ticked, || "woken member differs from the ticked one".into())?;
+    let ends = !ticked.tick_idle();
+    ensure(ends || ticks == TICKS_MAX, || "a hibernated member wakes too early".into())
 }
 
 fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {

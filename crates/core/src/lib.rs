@@ -35,7 +35,8 @@
 //!
 //! To read the source, start with `boundary` (the whole contract on one page), `message` and
 //! `raft` (the dispatch of inputs), then the conversations: `election`, `replication`, `commit`,
-//! `changes`, `goals`, `settled`, `snapshot`, `transfer`, `reads`, `stall`.
+//! `changes`, `goals`, `settled`, `snapshot`, `transfer`, `reads`, `stall`. A process with thousands of members
+//! can keep those that are idle as a [`HibernatedRaft`].
 //!
 //! # Guarantees
 //! No message, request or disk content makes this code panic, loop or allocate without bound;
@@ -61,6 +62,7 @@ mod election;
 mod entry;
 pub mod event;
 mod goals;
+mod hibernation;
 mod idle;
 mod ids;
 mod inflight;
@@ -72,6 +74,7 @@ pub mod message;
 #[cfg(feature = "serde")]
 pub mod opaque;
 mod outbox;
+mod pack;
 mod progress;
 mod raft;
 mod random;
@@ -97,6 +100,7 @@ pub use boundary::{Accepted, HardState, Input, Load, LoadTarget, Output, Save};
 pub use config::{Config, ConfigError};
 pub use entry::{Entries, Entry, Payload};
 pub use event::Event;
+pub use hibernation::HibernatedRaft;
 pub use ids::{EntryId, Index, MemberId, MemberSet, RequestId, SaveId, Term};
 pub use membership::{Change, Membership};
 pub use message::{Envelope, SnapshotMeta};

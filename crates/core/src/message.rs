@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::membership::Membership;
+use crate::pack::pack_fields;
 use crate::{Change, Config, Entries, EntryId, Index, MemberId, Refusal, RequestId, Stalled, Term};
 
 use bytes::Bytes;
@@ -190,6 +191,8 @@ pub struct SnapshotMeta {
     /// The membership as of that entry.
     pub membership: Arc<Membership>,
 }
+
+pack_fields!(SnapshotMeta { id, membership });
 
 /// What a client asks to put into the log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -98,9 +98,7 @@ impl Raft {
             self.update_active_membership();
         }
         self.campaign_if_requested();
-        if self.membership_work_due {
-            self.do_membership_work();
-        }
+        self.do_membership_work_if_due();
         self.log.evict(self.config.tail_bytes_max);
     }
 

@@ -2,6 +2,7 @@
 
 use crate::goals::CatchUpRounds;
 use crate::inflight::Inflight;
+use crate::pack::{Pack, Reader, Writer, pack_fields};
 use crate::{Config, Entries, Index, MemberId, PeerStatus, Stalled};
 
 /// How a leader sends entries to a peer.
@@ -16,6 +17,22 @@ pub enum Flow {
     /// The leader's log does not reach back far enough: a snapshot up to this index is
     /// being sent, and nothing else.
     Snapshot(Index),
+}
+
+impl Pack for Flow {
+    fn pack(&self, to: &mut Writer) {
+        let snapshot = if let Self::Snapshot(index) = self { Some(*index) } else { None };
+        snapshot.pack(to);
+        (*self == Self::Replicate).pack(to);
+    }
+
+    fn unpack(from: &mut Reader<'_>) -> Self {
+        match (Option::unpack(from), bool::unpack(from)) {
+            (Some(index), _) => Self::Snapshot(index),
+            (None, true) => Self::Replicate,
+            (None, false) => Self::Probe,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -34,9 +51,12 @@ pub(crate) struct Progress {
     pub(crate) inflight: Inflight,
 }
 
+pack_fields!(Progress { flow, matched, next, sent_commit, paused, active, inflight });
+
 /// What to send to a peer when the output is taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) enum AppendNeeded {
+    #[default]
     No,
     /// An append if there are entries to send.
     IfEntries,
@@ -77,6 +97,8 @@ pub(crate) struct Peer {
     /// Its log lacks what it confirmed.
     pub(crate) lost: Option<Box<LostLog>>,
 }
+
+pack_fields!(Peer { id, learner, progress, committed, round, heard_at, replied_at, grew_at, applied, rounds, incarnation, since } unset { append_needed, loading, read_ahead, stalled, lost });
 
 /// Of a peer whose log lacks what it confirmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

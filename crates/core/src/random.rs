@@ -1,5 +1,7 @@
 //! The only randomness in the core: numbers derived from a seed.
 
+use crate::pack::pack_fields;
+
 /// A counter with a mixing function (splitmix64): small, uniform, and the same on every
 /// machine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -7,6 +9,8 @@ pub(crate) struct SeededRandom {
     seed: u64,
     drawn: u64,
 }
+
+pack_fields!(SeededRandom { seed, drawn });
 
 impl SeededRandom {
     pub(crate) fn new(seed: u64) -> Self {

@@ -6,6 +6,7 @@
 //! Both require a committed entry of the current term: before that the leader does not know
 //! the commit index.
 
+use crate::pack::pack_fields;
 use crate::progress::Peer;
 use crate::role::Leader;
 use crate::{Accepted, Dropped, Index, MemberId, Message, Raft, ReadMode, Refusal, RequestId};
@@ -19,6 +20,8 @@ pub(crate) struct Reads {
     /// The open round, and the reads that wait for it.
     open: Option<ReadRound>,
 }
+
+pack_fields!(Reads { newest_round } unset { waiting, open });
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct ReadRound {

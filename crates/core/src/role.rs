@@ -2,6 +2,7 @@
 
 use crate::goals::RecentLogEnd;
 use crate::membership::{GoalStep, Membership, VoterSlots};
+use crate::pack::{Pack, Reader, Writer, pack_fields};
 use crate::progress::{AppendNeeded, Peer, Progress};
 use crate::reads::Reads;
 use crate::slow_disk::DiskPace;
@@ -14,6 +15,22 @@ pub(crate) enum Role {
     PreCandidate(Box<Tally>),
     Candidate(Box<Tally>),
     Leader(Box<Leader>),
+}
+
+/// A candidate is not idle.
+impl Pack for Role {
+    fn pack(&self, to: &mut Writer) {
+        match self {
+            Self::Follower => to.pack_none(),
+            Self::Leader(leader) => to.pack_some(&**leader),
+            Self::PreCandidate(_) | Self::Candidate(_) => to.fail(),
+        }
+    }
+
+    fn unpack(from: &mut Reader<'_>) -> Self {
+        let leader = Option::<Leader>::unpack(from);
+        leader.map_or(Self::Follower, |leader| Self::Leader(Box::new(leader)))
+    }
 }
 
 impl Role {
@@ -124,6 +141,8 @@ pub(crate) struct Leader {
     /// The clock when the active membership began to count.
     pub(crate) membership_since: u64,
 }
+
+pack_fields!(Leader { peers, voters, own, first_of_term, change_pending, step_since, recent_log_end, last_successor, hand_over_after, pace, lease_given_up, reads, uncommitted_bytes, clock, elected_at, membership_since } unset { step, transfer, handing_over_since, broadcast });
 
 impl Leader {
     pub(crate) fn new(config: &Config, membership: &Membership, last: Index, saved: Index) -> Self {

@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 
 use crate::outbox::exchange;
+use crate::pack::pack_fields;
 use crate::{
     Accepted, EntryId, Envelope, HardState, Index, MemberId, Message, Raft, Save, SaveId, Term,
 };
@@ -25,6 +26,8 @@ pub(crate) struct Saves {
     /// The commit index that the disk holds.
     pub(crate) durable_commit: Index,
 }
+
+pack_fields!(Saves { newest, submitted, durable_commit } unset { in_flight, promises });
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct InFlight {

@@ -3,6 +3,7 @@
 
 use crate::membership::history::LoggedMembership;
 use crate::membership::{EndedGoal, GoalEnd};
+use crate::pack::pack_fields;
 use crate::role::Role;
 use crate::{
     Activation, EntryId, Event, Identity, Index, MemberId, Message, Raft, SettledEvidence,
@@ -20,6 +21,8 @@ pub(crate) struct Reports {
     /// How other members know this member's id, if it is another member.
     pub(crate) identity_rejected: Option<Box<Identity>>,
 }
+
+pack_fields!(Reports { settled, goals_ended } unset { leader_report, identity_rejected });
 
 impl Reports {
     /// After a start only goals that ended with the current membership may not have been

@@ -8,6 +8,7 @@
 //! share, keeps its leader. State machines are not judged: a client could depose a leader by
 //! expensive commands.
 
+use crate::pack::pack_fields;
 use crate::progress::Peer;
 use crate::role::Leader;
 use crate::{Event, Index, MemberId, MemberSet, Raft, Stalled};
@@ -38,6 +39,8 @@ pub(crate) struct DiskPace {
     /// The clock before which this leader does not hand over.
     not_before: u64,
 }
+
+pack_fields!(DiskPace { timed, loads_ended, others_ticks, in_time, slow, not_before } unset { entry, load });
 
 /// An entry, since when it is watched, and how long it took to be durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -5,56 +5,51 @@
 //! checks of a message's sender and term would find is known of them: the leader of this term
 //! was checked when it was first heard, and the peers of a leader are the members.
 
-use crate::role::Role;
+use crate::role::{Leader, Role};
 use crate::validate::check_append;
-use crate::{Accepted, Append, AppendReply, Dropped, Envelope, Message, Raft};
+use crate::{Accepted, AppendReply, Dropped, Envelope, Message, Raft};
 
 impl Raft {
-    /// Processes a message of the steady state. None for any other message, which is left as
-    /// it is.
-    #[inline]
-    pub(crate) fn on_steady(
-        &mut self,
-        envelope: &mut Envelope,
-    ) -> Option<Result<Accepted, Dropped>> {
+    /// Whether [`Raft::on_steady`] processes this message.
+    #[inline(always)]
+    pub(crate) fn is_steady(&self, envelope: &Envelope) -> bool {
         if envelope.term != self.term || envelope.to != self.config.id {
-            return None;
+            return false;
         }
-        match &self.role {
-            Role::Follower => self.on_steady_append(envelope),
-            Role::Leader(_) => self.on_steady_reply(envelope),
-            _ => None,
+        match (&envelope.message, &self.role) {
+            (Message::Append(_), Role::Follower) => self.leader == Some(envelope.from),
+            (Message::AppendReply(AppendReply::Matches { index, .. }), Role::Leader(leader)) => {
+                *index <= self.log.last().index && self.is_steady_peer(leader, envelope)
+            }
+            _ => false,
         }
     }
 
-    fn on_steady_append(&mut self, envelope: &mut Envelope) -> Option<Result<Accepted, Dropped>> {
-        let Envelope { from, term, .. } = *envelope;
-        let Message::Append(append) = &mut envelope.message else { return None };
-        if self.leader != Some(from) {
-            return None;
-        }
-        if let Err(malformed) = check_append(term, append, self.config.activation) {
-            return Some(Err(malformed.into()));
-        }
-        self.on_known_leader_heard();
-        let Append { prev, commit, .. } = *append;
-        let entries = std::mem::take(&mut append.entries);
-        Some(self.on_append(from, Append { prev, entries, commit }))
+    /// The sender is another member, and the one that is recorded under its id.
+    fn is_steady_peer(&self, leader: &Leader, envelope: &Envelope) -> bool {
+        leader.slot(envelope.from).is_some_and(|slot| {
+            leader.own != Some(slot)
+                && leader.peers[slot].incarnation == envelope.incarnation
+                && self.identity_mismatch(envelope).is_none()
+        })
     }
 
-    fn on_steady_reply(&mut self, envelope: &Envelope) -> Option<Result<Accepted, Dropped>> {
-        let Message::AppendReply(AppendReply::Matches { index, commit }) = envelope.message else {
-            return None;
-        };
-        let leader = self.role.leader()?;
-        let slot = leader.slot(envelope.from)?;
-        let is_known = leader.own != Some(slot)
-            && leader.peers[slot].incarnation == envelope.incarnation
-            && self.identity_mismatch(envelope).is_none();
-        if !is_known || index > self.log.last().index {
-            return None;
+    #[inline(always)]
+    pub(crate) fn on_steady(&mut self, envelope: Envelope) -> Result<Accepted, Dropped> {
+        let Envelope { from, term, message, .. } = envelope;
+        match message {
+            Message::Append(append) => {
+                check_append(term, &append, self.config.activation)?;
+                self.on_known_leader_heard();
+                self.on_append(from, append)
+            }
+            Message::AppendReply(AppendReply::Matches { index, commit }) => {
+                if let Some(slot) = self.role.leader().and_then(|leader| leader.slot(from)) {
+                    self.on_matches(slot, index, commit);
+                }
+                Ok(Accepted::Done)
+            }
+            _ => unreachable!("a message of the steady state"),
         }
-        self.on_matches(slot, index, commit);
-        Some(Ok(Accepted::Done))
     }
 }

@@ -5,6 +5,7 @@
 //! [`election`](crate::election).
 
 use crate::ids::NUMBER_MAX;
+use crate::pack::pack_fields;
 use crate::role::Role;
 use crate::{
     AppendReply, Dropped, EntryId, Envelope, MemberId, Message, Raft, RoleKind, Term, VoteReply,
@@ -21,6 +22,8 @@ pub(crate) struct TermBudget {
     /// the one that is behind, so that its budget grows until it can follow.
     refused: bool,
 }
+
+pack_fields!(TermBudget { terms, refused });
 
 impl TermBudget {
     /// As many terms as elections at every millisecond for 30 years.

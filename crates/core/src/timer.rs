@@ -1,6 +1,7 @@
 //! Election and heartbeat timers, in ticks.
 
 use crate::Config;
+use crate::pack::pack_fields;
 use crate::random::SeededRandom;
 
 /// The timers of one member. A tick without consequences changes only these.
@@ -20,6 +21,8 @@ pub(crate) struct Timer {
     pub(crate) lease_guard: u32,
     random: SeededRandom,
 }
+
+pack_fields!(Timer { elapsed, heartbeat_elapsed, timeout, early_timeout, lease_guard, random });
 
 impl Timer {
     pub(crate) fn new(config: &Config, seed: u64, lease_guard: u32) -> Self {
@@ -50,12 +53,12 @@ impl Timer {
         self.early_timeout = None;
     }
 
-    /// Draws a short timeout, unless the normal one ends earlier. A live leader sends a
-    /// heartbeat within it.
-    pub(crate) fn draw_early_timeout(&mut self, config: &Config) {
-        let half = config.election_ticks.div_ceil(2);
-        let drawn = config.heartbeat_ticks + 1 + self.random.below(half);
-        let ticks = drawn.saturating_add(config.priority_delay_ticks() / 2);
+    /// Sets a short timeout, unless the normal one ends earlier. A live leader sends a heartbeat
+    /// within it. Members with different positions have time for a campaign between them.
+    pub(crate) fn set_early_timeout(&mut self, config: &Config, position: u32) {
+        let hears_leader = config.heartbeat_ticks.saturating_add(1);
+        let ticks = position.saturating_mul(2).saturating_add(hears_leader);
+        let ticks = ticks.saturating_add(config.priority_delay_ticks() / 2);
         self.early_timeout = Some(self.elapsed.saturating_add(ticks));
     }
 

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 
 use tail::Tail;
 
+use crate::pack::pack_fields;
 use crate::{Entries, Entry, EntryId, Index, Term};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -37,6 +38,8 @@ pub(crate) struct Log {
     /// The limit on those is reached: nothing more until something is applied.
     apply_full: bool,
 }
+
+pack_fields!(Log { base, terms, tail, last, submitted, saved, commit, applying, applied } unset { batches, applying_bytes, apply_full });
 
 /// Requested entries: in memory, or to be loaded from disk first.
 pub(crate) enum LogRead {

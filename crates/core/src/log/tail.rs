@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 
 use crate::entry::Slice;
+use crate::pack::pack_fields;
 use crate::{Entries, Entry, Index};
 
 /// A run of entries without gaps. New proposals are collected in `open` and become one
@@ -18,6 +19,8 @@ pub(super) struct Tail {
     /// The bytes of all entries held.
     bytes: u64,
 }
+
+pack_fields!(Tail { first, slices, bytes } unset { open, open_bytes });
 
 impl Tail {
     pub(super) fn new(first: Index) -> Self {

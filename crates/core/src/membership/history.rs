@@ -8,6 +8,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use super::Membership;
+use crate::pack::pack_fields;
 use crate::{Activation, Config, EntryId, Index};
 
 /// The memberships of a log: that of its snapshot, and one for each change since.
@@ -17,11 +18,15 @@ pub(crate) struct MembershipHistory {
     known: Vec<LoggedMembership>,
 }
 
+pack_fields!(MembershipHistory { known });
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LoggedMembership {
     pub(crate) id: EntryId,
     pub(crate) membership: Arc<Membership>,
 }
+
+pack_fields!(LoggedMembership { id, membership });
 
 impl LoggedMembership {
     /// The entry of the membership. After a snapshot the membership itself records it.
@@ -42,6 +47,8 @@ pub(crate) struct ActiveMembership {
     /// has no goal, and the incarnations of all voters are recorded if they are used.
     pub(crate) is_plain: bool,
 }
+
+pack_fields!(ActiveMembership { logged, since, last_goal_end, is_plain });
 
 impl ActiveMembership {
     pub(crate) fn new(logged: &LoggedMembership, config: &Config) -> Self {

@@ -25,6 +25,7 @@ pub use parts::MembershipParts;
 pub use quorum::{Quorum, VoteResult, VoterSlots, quorum_size};
 pub use refusal::ChangeRefusal;
 
+use crate::pack::pack_fields;
 use crate::{Activation, EntryId, Index, MemberId, MemberSet};
 
 /// The voters and learners of a cluster, and how a joint membership will be left.
@@ -61,6 +62,8 @@ pub struct Membership {
     /// Names, addresses and zones of members. Sorted by member.
     infos: Vec<(MemberId, MemberInfo)>,
 }
+
+pack_fields!(Membership { majorities, learners, learners_next, auto_leave, since, activation } unset { goal, ended, incarnations, joined, removed, infos });
 
 /// What a membership records about one member besides its role.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -117,6 +120,16 @@ impl Membership {
     /// The activation rule of the cluster.
     pub fn activation(&self) -> Activation {
         self.activation
+    }
+
+    /// It has nothing but members, which is all that it packs.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.goal.is_none()
+            && self.ended.is_empty()
+            && self.incarnations.is_empty()
+            && self.joined.is_empty()
+            && self.removed.is_empty()
+            && self.infos.is_empty()
     }
 
     pub(crate) fn logged_at(mut self, id: EntryId) -> Self {

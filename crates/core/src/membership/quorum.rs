@@ -2,6 +2,7 @@
 //! [`Membership::quorum`]: for votes, match indexes, read rounds and leases.
 
 use super::Membership;
+use crate::pack::pack_fields;
 use crate::{MemberId, MemberSet};
 
 /// The voters of a membership as positions in the sorted list of its members: for a leader,
@@ -9,27 +10,36 @@ use crate::{MemberId, MemberSet};
 /// acknowledgement.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct VoterSlots {
-    incoming: Box<[u32]>,
-    outgoing: Vec<Box<[u32]>>,
+    /// The number of members if all of them are voters of one majority, as in most clusters;
+    /// otherwise 0.
+    all: u32,
+    /// Otherwise the positions of the voters of each majority.
+    listed: Box<[Box<[u32]>]>,
 }
+
+pack_fields!(VoterSlots { all, listed });
 
 impl VoterSlots {
     /// The positions of the voters among [`Membership::members`].
     pub fn new(membership: &Membership) -> Self {
         let members = membership.members();
+        if let [only] = membership.majorities()
+            && *only == members
+        {
+            return Self { all: members.len() as u32, listed: Box::default() };
+        }
         let slot =
             |id: MemberId| members.as_slice().binary_search(&id).unwrap_or(usize::MAX) as u32;
         let slots = |majority: &MemberSet| majority.iter().map(slot).collect();
-        let outgoing = membership.outgoing().iter().map(slots).collect();
-        Self { incoming: slots(membership.incoming()), outgoing }
+        Self { all: 0, listed: membership.majorities().iter().map(slots).collect() }
     }
 
     /// As [`Membership::quorum`], for values by position.
     #[inline]
     pub fn quorum<T: Quorum>(&self, value: impl Fn(usize) -> T) -> T {
-        let value = |slot: u32| value(slot as usize);
-        let incoming = one(&self.incoming, &value);
-        self.outgoing.iter().fold(incoming, |all, majority| all.min(one(majority, &value)))
+        let all = one(self.all as usize, &value);
+        let listed = |slots: &[u32]| one(slots.len(), &|at| value(slots[at] as usize));
+        self.listed.iter().fold(all, |all, majority| all.min(listed(majority)))
     }
 }
 
@@ -73,8 +83,9 @@ impl Membership {
     /// commit index, for votes the election result, for times how long a quorum has been
     /// silent.
     pub fn quorum<T: Quorum>(&self, value: impl Fn(MemberId) -> T) -> T {
+        let of = |voters: &[MemberId]| one(voters.len(), &|at| value(voters[at]));
         let majorities = self.majorities.iter().map(MemberSet::as_slice);
-        majorities.fold(T::ALL, |all, majority| all.min(one(majority, &value)))
+        majorities.fold(T::ALL, |all, majority| all.min(of(majority)))
     }
 
     /// The result of an election, given the replies so far.
@@ -87,19 +98,29 @@ impl Membership {
     }
 }
 
-/// The value that a majority of these voters reaches: with n voters, the (n / 2 + 1)-th
+/// The value that a majority of so many voters reaches: with n voters, the (n / 2 + 1)-th
 /// largest.
 #[inline(always)]
-fn one<V: Copy, T: Quorum>(majority: &[V], value: &impl Fn(V) -> T) -> T {
-    match *majority {
-        [] => T::ALL,
-        [only] => value(only),
-        [left, right] => value(left).min(value(right)),
-        [a, b, c] => median([a, b, c].map(value), MEDIAN_OF_3),
-        [a, b, c, d, e] => median([a, b, c, d, e].map(value), MEDIAN_OF_5),
-        [a, b, c, d, e, f, g] => median([a, b, c, d, e, f, g].map(value), MEDIAN_OF_7),
-        _ => many(majority, value),
+fn one<T: Quorum>(voters: usize, value: &impl Fn(usize) -> T) -> T {
+    match voters {
+        0 => T::ALL,
+        1 => value(0),
+        2 => value(1).min(value(0)),
+        3 => median(read::<_, 3>(value), MEDIAN_OF_3),
+        5 => median(read::<_, 5>(value), MEDIAN_OF_5),
+        7 => median(read::<_, 7>(value), MEDIAN_OF_7),
+        _ => many(voters, value),
     }
+}
+
+/// The last value first: once its position is known to exist, those before it need no check.
+#[inline(always)]
+fn read<T: Quorum, const N: usize>(value: &impl Fn(usize) -> T) -> [T; N] {
+    let mut values = [T::ALL; N];
+    for at in (0..N).rev() {
+        values[at] = value(at);
+    }
+    values
 }
 
 /// Pairs of positions. When the values of one pair after the other are put in order, the median
@@ -138,21 +159,21 @@ fn median<T: Quorum, const N: usize, const PAIRS: usize>(
     values[N - quorum_size(N)]
 }
 
-fn many<V: Copy, T: Quorum>(voters: &[V], value: &impl Fn(V) -> T) -> T {
+fn many<T: Quorum>(voters: usize, value: &impl Fn(usize) -> T) -> T {
     const SMALL: usize = 16;
     let mut small = [T::ALL; SMALL];
     let mut large = Vec::new();
-    let values = if voters.len() <= SMALL {
-        &mut small[..voters.len()]
+    let values = if voters <= SMALL {
+        &mut small[..voters]
     } else {
-        large.resize(voters.len(), T::ALL);
+        large.resize(voters, T::ALL);
         &mut large[..]
     };
-    for (slot, id) in values.iter_mut().zip(voters) {
-        *slot = value(*id);
+    for (at, slot) in values.iter_mut().enumerate() {
+        *slot = value(at);
     }
     // In ascending order, a majority has at least this value.
-    let place = voters.len() - quorum_size(voters.len());
+    let place = voters - quorum_size(voters);
     *values.select_nth_unstable(place).1
 }
 
@@ -171,21 +192,26 @@ mod tests {
                 let mut sorted = values.clone();
                 sorted.sort_unstable();
                 let expected = sorted[values.len() - quorum_size(values.len())];
-                let positions: Vec<usize> = (0..values.len()).collect();
-                assert_eq!(one(&positions, &|at: usize| values[at]), expected, "{values:?}");
+                assert_eq!(one(values.len(), &|at| values[at]), expected, "{values:?}");
             }
         }
     }
 
     #[test]
     fn positions_and_ids_count_the_same() {
-        let majorities = vec![MemberSet::from([2, 3, 9]), MemberSet::from([1, 3, 5, 9])];
-        let membership = Membership::from_parts(majorities, MemberSet::from([4]), MemberSet::new());
-        let (slots, members) = (VoterSlots::new(&membership), membership.members());
-        for number in 0..6_u64.pow(6) {
-            let value = |slot: usize| number / 6_u64.pow(slot as u32) % 6;
-            let of = |id| members.as_slice().binary_search(&id).map_or(0, value);
-            assert_eq!(slots.quorum(value), membership.quorum(of));
+        let joint = vec![MemberSet::from([2, 3, 9]), MemberSet::from([1, 3, 5, 9])];
+        let with_learner = (vec![MemberSet::from([2, 3, 9])], MemberSet::from([1]));
+        let voters_only = (vec![MemberSet::from([1, 3, 5, 9])], MemberSet::new());
+        for (majorities, learners) in
+            [(joint, MemberSet::from([4])), with_learner, voters_only, (vec![], MemberSet::new())]
+        {
+            let membership = Membership::from_parts(majorities, learners, MemberSet::new());
+            let (slots, members) = (VoterSlots::new(&membership), membership.members());
+            for number in 0..6_u64.pow(members.len() as u32) {
+                let value = |slot: usize| number / 6_u64.pow(slot as u32) % 6;
+                let of = |id| members.as_slice().binary_search(&id).map_or(0, value);
+                assert_eq!(slots.quorum(value), membership.quorum(of));
+            }
         }
     }
 }
