@@ -87,8 +87,8 @@ impl<T: Table> Kv<T> {
         let Some(from) = self.state.compacting_from.take() else { return Ok(()) };
         let compact = self.state.compact_revision;
         let (removed, next) = self.state.index.compact(&from, compact, work_max);
-        for version in removed {
-            self.remove_row(RowKey::revision(version.at()), version.row_bytes)?;
+        for row in removed {
+            self.remove_row(RowKey::revision(row.at()), row.bytes())?;
         }
         let again = next.is_none() && std::mem::take(&mut self.state.compacts_again);
         self.state.compacting_from = if again { Some(Box::default()) } else { next };

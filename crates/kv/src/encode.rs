@@ -1,13 +1,13 @@
 //! Commands and queries as bytes: what is proposed and logged. The first byte of a command is
 //! the cluster version that it needs; `docs/formats.md` describes the rest.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 
 use crate::alarm::{Alarm, AlarmKind};
 use crate::auth::{put_auth, put_text, take_auth, take_text};
 use crate::codec::{
-    put_bytes, put_flags, put_list, put_number, put_signed, take_byte, take_bytes, take_flags,
-    take_list, take_number, take_signed,
+    ByteReader, ByteSink, ByteSource, put_bytes, put_flags, put_list, put_number, put_signed,
+    take_byte, take_bytes, take_flags, take_list, take_number, take_signed,
 };
 use crate::command::{
     Command, CommandIssuer, Compact, Compare, CompareOperator, CompareTarget, DeleteRange,
@@ -36,7 +36,7 @@ impl Command {
 
     /// The command in these bytes. Keys and values share the memory of `bytes`.
     pub fn decode(bytes: &Bytes) -> Result<Self, CommandDecodeError> {
-        let mut from = bytes.clone();
+        let mut from = ByteReader::from(bytes);
         let invalid = CommandDecodeError::Invalid;
         let needs = u32::from(take_byte(&mut from).ok_or(invalid)?);
         if needs > VERSION_MAX {
@@ -44,7 +44,7 @@ impl Command {
         }
         let command = take_command(&mut from).ok_or(invalid)?;
         // A command that names a lower version than it needs would run only where it is known.
-        let valid = command.version() == needs && from.is_empty();
+        let valid = command.version() == needs && from.rest().is_empty();
         if valid { Ok(command) } else { Err(invalid) }
     }
 
@@ -129,7 +129,7 @@ impl Query {
 
     /// The query in these bytes, or `None` if they are not a query.
     pub fn decode(bytes: &Bytes) -> Option<Self> {
-        let mut from = bytes.clone();
+        let mut from = ByteReader::from(bytes);
         let known = take_byte(&mut from)? == FORMAT;
         let question = match take_byte(&mut from)? {
             0 => Self::Revision,
@@ -141,11 +141,11 @@ impl Query {
             6 => Self::HashKv(take_signed(&mut from)?),
             _ => return None,
         };
-        (known && from.is_empty()).then_some(question)
+        (known && from.rest().is_empty()).then_some(question)
     }
 }
 
-fn put_command(out: &mut BytesMut, command: &Command) {
+fn put_command(out: &mut impl ByteSink, command: &Command) {
     match command {
         Command::Noop => out.put_u8(0),
         Command::Put(put) => {
@@ -210,7 +210,7 @@ fn put_command(out: &mut BytesMut, command: &Command) {
     }
 }
 
-fn take_command(from: &mut Bytes) -> Option<Command> {
+fn take_command(from: &mut impl ByteSource) -> Option<Command> {
     Some(match take_byte(from)? {
         0 => Command::Noop,
         1 => Command::Put(take_put(from)?),
@@ -229,7 +229,7 @@ fn take_command(from: &mut Bytes) -> Option<Command> {
         12 => {
             let issuer = take_issuer(from)?;
             // No command has two issuers.
-            let command = (from.first() != Some(&12)).then(|| take_command(from))??;
+            let command = (from.rest().first() != Some(&12)).then(|| take_command(from))??;
             Command::Issued(Box::new(IssuedCommand { issuer, command }))
         }
         #[cfg(feature = "next-version-for-tests")]
@@ -238,7 +238,7 @@ fn take_command(from: &mut Bytes) -> Option<Command> {
     })
 }
 
-fn put_issuer(out: &mut BytesMut, issuer: &CommandIssuer) {
+fn put_issuer(out: &mut impl ByteSink, issuer: &CommandIssuer) {
     match issuer {
         CommandIssuer::Member => out.put_u8(0),
         CommandIssuer::User { name, revision } => {
@@ -249,7 +249,7 @@ fn put_issuer(out: &mut BytesMut, issuer: &CommandIssuer) {
     }
 }
 
-fn take_issuer(from: &mut Bytes) -> Option<CommandIssuer> {
+fn take_issuer(from: &mut impl ByteSource) -> Option<CommandIssuer> {
     Some(match take_byte(from)? {
         0 => CommandIssuer::Member,
         1 => CommandIssuer::User { name: take_text(from)?, revision: take_number(from)? },
@@ -257,33 +257,33 @@ fn take_issuer(from: &mut Bytes) -> Option<CommandIssuer> {
     })
 }
 
-fn put_alarm(out: &mut BytesMut, alarm: &Alarm) {
+fn put_alarm(out: &mut impl ByteSink, alarm: &Alarm) {
     out.put_u8(alarm.kind.number());
     put_number(out, alarm.member);
 }
 
-fn take_alarm(from: &mut Bytes) -> Option<Alarm> {
+fn take_alarm(from: &mut impl ByteSource) -> Option<Alarm> {
     let kind = AlarmKind::from_number(take_byte(from)?)?;
     Some(Alarm { kind, member: take_number(from)? })
 }
 
-fn put_keys(out: &mut BytesMut, keys: &KeyRange) {
+fn put_keys(out: &mut impl ByteSink, keys: &KeyRange) {
     put_bytes(out, &keys.key);
     put_bytes(out, &keys.range_end);
 }
 
-fn take_keys(from: &mut Bytes) -> Option<KeyRange> {
+fn take_keys(from: &mut impl ByteSource) -> Option<KeyRange> {
     Some(KeyRange { key: take_bytes(from)?, range_end: take_bytes(from)? })
 }
 
-fn put_put(out: &mut BytesMut, put: &Put) {
+fn put_put(out: &mut impl ByteSink, put: &Put) {
     put_flags(out, &[put.prev_kv, put.ignore_value, put.ignore_lease]);
     put_signed(out, put.lease);
     put_bytes(out, &put.key);
     put_bytes(out, &put.value);
 }
 
-fn take_put(from: &mut Bytes) -> Option<Put> {
+fn take_put(from: &mut impl ByteSource) -> Option<Put> {
     let [prev_kv, ignore_value, ignore_lease] = take_flags(from)?;
     let lease = take_signed(from)?;
     let key = take_bytes(from)?;
@@ -291,17 +291,17 @@ fn take_put(from: &mut Bytes) -> Option<Put> {
     Some(Put { key, value, lease, prev_kv, ignore_value, ignore_lease })
 }
 
-fn put_deletion(out: &mut BytesMut, deletion: &DeleteRange) {
+fn put_deletion(out: &mut impl ByteSink, deletion: &DeleteRange) {
     put_flags(out, &[deletion.prev_kv]);
     put_keys(out, &deletion.keys);
 }
 
-fn take_deletion(from: &mut Bytes) -> Option<DeleteRange> {
+fn take_deletion(from: &mut impl ByteSource) -> Option<DeleteRange> {
     let [prev_kv] = take_flags(from)?;
     Some(DeleteRange { keys: take_keys(from)?, prev_kv })
 }
 
-fn put_range(out: &mut BytesMut, range: &Range) {
+fn put_range(out: &mut impl ByteSink, range: &Range) {
     put_flags(out, &[range.keys_only, range.count_only]);
     out.put_u8(range.sort_order as u8);
     out.put_u8(range.sort_target as u8);
@@ -318,7 +318,7 @@ fn put_range(out: &mut BytesMut, range: &Range) {
     }
 }
 
-fn take_range(from: &mut Bytes) -> Option<Range> {
+fn take_range(from: &mut impl ByteSource) -> Option<Range> {
     let [keys_only, count_only] = take_flags(from)?;
     let sort_order = match take_byte(from)? {
         0 => SortOrder::None,
@@ -349,13 +349,13 @@ fn take_range(from: &mut Bytes) -> Option<Range> {
     })
 }
 
-fn put_txn(out: &mut BytesMut, txn: &Txn) {
+fn put_txn(out: &mut impl ByteSink, txn: &Txn) {
     put_list(out, &txn.compare, put_compare);
     put_list(out, &txn.success, put_request);
     put_list(out, &txn.failure, put_request);
 }
 
-fn take_txn(from: &mut Bytes, depth: usize) -> Option<Txn> {
+fn take_txn(from: &mut impl ByteSource, depth: usize) -> Option<Txn> {
     if depth > REQUEST_DEPTH_MAX {
         return None;
     }
@@ -366,7 +366,7 @@ fn take_txn(from: &mut Bytes, depth: usize) -> Option<Txn> {
     })
 }
 
-fn put_request(out: &mut BytesMut, request: &TxnOperation) {
+fn put_request(out: &mut impl ByteSink, request: &TxnOperation) {
     match request {
         TxnOperation::Range(range) => {
             out.put_u8(0);
@@ -387,7 +387,7 @@ fn put_request(out: &mut BytesMut, request: &TxnOperation) {
     }
 }
 
-fn take_request(from: &mut Bytes, depth: usize) -> Option<TxnOperation> {
+fn take_request(from: &mut impl ByteSource, depth: usize) -> Option<TxnOperation> {
     Some(match take_byte(from)? {
         0 => TxnOperation::Range(take_range(from)?),
         1 => TxnOperation::Put(take_put(from)?),
@@ -397,7 +397,7 @@ fn take_request(from: &mut Bytes, depth: usize) -> Option<TxnOperation> {
     })
 }
 
-fn put_compare(out: &mut BytesMut, compare: &Compare) {
+fn put_compare(out: &mut impl ByteSink, compare: &Compare) {
     put_keys(out, &compare.keys);
     out.put_u8(match compare.operator {
         CompareOperator::Equal => 0,
@@ -421,7 +421,7 @@ fn put_compare(out: &mut BytesMut, compare: &Compare) {
     }
 }
 
-fn take_compare(from: &mut Bytes) -> Option<Compare> {
+fn take_compare(from: &mut impl ByteSource) -> Option<Compare> {
     let keys = take_keys(from)?;
     let operator = match take_byte(from)? {
         0 => CompareOperator::Equal,

@@ -374,11 +374,11 @@ impl<T: Table> Kv<T> {
         work: &mut usize,
     ) -> Result<Compared, TableError> {
         let index = &self.state.index;
-        let end = index.scan(&compare.keys, from, revision, work, |_, version| {
+        let end = index.scan(&compare.keys, from, revision, work, |_, seen| {
             found = true;
-            match self.version_for(compare, version) {
-                Ok(kv) if compare.holds_of(&kv) => ControlFlow::Continue(()),
-                Ok(_) => ControlFlow::Break(Ok(())),
+            match self.holds_of_seen(compare, seen) {
+                Ok(true) => ControlFlow::Continue(()),
+                Ok(false) => ControlFlow::Break(Ok(())),
                 Err(error) => ControlFlow::Break(Err(error)),
             }
         });

@@ -3,13 +3,13 @@
 //! Kept in memory and rebuilt from the rows when a table is opened. Values stay in the
 //! table; the index holds the revisions under which they are stored.
 
-use std::collections::VecDeque;
 use std::ops::{Bound, ControlFlow};
 
 use bytes::Bytes;
 
 use crate::command::KeyRange;
-use crate::key_blocks::{AfterVisit, KeyBlocks};
+use crate::key_blocks::{AfterVisit, KeyBlocks, KeyPlace};
+use crate::key_history::{CurrentVersion, KeyHistory, KeyVersion, SeenVersion, VersionRow};
 use crate::packed_keys::KeyRef;
 use crate::revision::Revision;
 
@@ -18,134 +18,11 @@ pub(crate) struct KeyIndex {
     keys: KeyBlocks,
 }
 
-/// The revisions of one key that are not compacted. etcd calls the revisions between two
-/// tombstones a generation.
-#[derive(Clone, Debug)]
-pub(crate) struct KeyHistory {
-    /// Inline, because most reads need only this version.
-    newest: KeyVersion,
-    /// What most keys do not have.
-    rest: Option<Box<RestOfHistory>>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct RestOfHistory {
-    /// Oldest first. A queue: compaction removes the oldest ones in steps.
-    older: VecDeque<KeyVersion>,
-    /// The lease of the newest version; 0 for none.
-    lease: i64,
-}
-
-static NO_VERSIONS: VecDeque<KeyVersion> = VecDeque::new();
-
-/// One write of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct KeyVersion {
-    // The parts of a `Revision`, which would be padded.
-    main: i64,
-    sub: u32,
-    /// How many bytes its row counts towards the quota.
-    pub(crate) row_bytes: u32,
-    pub(crate) created: i64,
-    /// The number of puts since the key was created; 0 for a tombstone.
-    pub(crate) version: i64,
-}
-
-impl KeyVersion {
-    pub(crate) fn put(at: Revision, row_bytes: u32, created: i64, version: i64) -> Self {
-        Self { main: at.main, sub: at.sub, row_bytes, created, version }
-    }
-
-    pub(crate) fn tombstone(at: Revision, row_bytes: u32) -> Self {
-        Self::put(at, row_bytes, 0, 0)
-    }
-
-    pub(crate) fn at(&self) -> Revision {
-        Revision { main: self.main, sub: self.sub }
-    }
-
-    pub(crate) fn is_tombstone(&self) -> bool {
-        self.version == 0
-    }
-}
-
-/// The newest version of a key that exists, and its lease.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CurrentVersion {
-    pub(crate) version: KeyVersion,
-    pub(crate) lease: i64,
-}
-
-impl KeyHistory {
-    pub(crate) fn new(newest: KeyVersion, lease: i64) -> Self {
-        let rest = || Box::new(RestOfHistory { lease, ..Default::default() });
-        Self { newest, rest: (lease != 0).then(rest) }
-    }
-
-    fn older(&self) -> &VecDeque<KeyVersion> {
-        self.rest.as_ref().map_or(&NO_VERSIONS, |rest| &rest.older)
-    }
-
-    fn lease(&self) -> i64 {
-        self.rest.as_ref().map_or(0, |rest| rest.lease)
-    }
-
-    /// Moves this many of the oldest versions, but not the newest, to `removed`.
-    fn remove_oldest(&mut self, count: usize, removed: &mut Vec<KeyVersion>) {
-        let Some(rest) = self.rest.as_mut().filter(|_| count > 0) else { return };
-        removed.extend(rest.older.drain(..count.min(rest.older.len())));
-        // Not with every step: it copies what is left.
-        let left = rest.older.len();
-        if rest.older.capacity() > 4 * left {
-            rest.older.shrink_to(left + left / 4);
-        }
-        if left == 0 && rest.lease == 0 {
-            self.rest = None;
-        }
-    }
-
-    pub(crate) fn newest(&self) -> KeyVersion {
-        self.newest
-    }
-
-    pub(crate) fn push(&mut self, version: KeyVersion, lease: i64) {
-        let older = std::mem::replace(&mut self.newest, version);
-        let rest = self.rest.get_or_insert_default();
-        if rest.older.is_empty() {
-            // The first allocation would otherwise have room for four.
-            rest.older.reserve_exact(1);
-        }
-        rest.older.push_back(older);
-        rest.lease = lease;
-    }
-
-    pub(crate) fn current(&self) -> Option<CurrentVersion> {
-        let Self { newest, .. } = *self;
-        let current = || CurrentVersion { version: newest, lease: self.lease() };
-        (!newest.is_tombstone()).then(current)
-    }
-
-    /// The version that a read at a revision sees.
-    pub(crate) fn at(&self, main: i64) -> Option<KeyVersion> {
-        self.newest_at(main).filter(|version| !version.is_tombstone())
-    }
-
-    /// The newest write at or before a revision, tombstones included.
-    fn newest_at(&self, main: i64) -> Option<KeyVersion> {
-        if self.newest.main <= main {
-            return Some(self.newest);
-        }
-        let older = self.older();
-        let after = older.partition_point(|version| version.main <= main);
-        after.checked_sub(1).and_then(|position| older.get(position)).copied()
-    }
-
-    /// How many of the oldest versions cannot be read at revision `compact` or later.
-    fn superseded(&self, compact: i64) -> usize {
-        let Some(seen) = self.newest_at(compact) else { return 0 };
-        let before = self.older().partition_point(|version| version.at() < seen.at());
-        before + usize::from(seen.is_tombstone() && seen.main < compact)
-    }
+/// Finds the keys of one command. Most commands name the same key several times: it is searched once.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct KeyFinder {
+    /// Where the last key was found. It may have moved since.
+    last: Option<KeyPlace>,
 }
 
 impl KeyIndex {
@@ -154,10 +31,22 @@ impl KeyIndex {
     pub(crate) fn put(
         &mut self,
         key: &[u8],
+        finder: &mut KeyFinder,
         lease: i64,
         make: impl FnOnce(Option<CurrentVersion>) -> KeyVersion,
     ) -> Option<CurrentVersion> {
-        self.keys.put(key, lease, make)
+        match finder.last.filter(|place| self.keys.is_at(*place, key)) {
+            Some(place) => self.keys.push(place, lease, make),
+            None => self.keys.put(key, lease, make),
+        }
+    }
+
+    /// The history of a key, and its place for the next search of the same key.
+    pub(crate) fn find(&self, key: &[u8], finder: &mut KeyFinder) -> Option<&KeyHistory> {
+        if !finder.last.is_some_and(|place| self.keys.is_at(place, key)) {
+            finder.last = self.keys.place_of(key);
+        }
+        self.keys.at(finder.last?)
     }
 
     /// Records a deletion of each key of a range that exists, in order. `make` returns the
@@ -177,7 +66,7 @@ impl KeyIndex {
     }
 
     /// The version of a key that a read at revision `main` sees.
-    pub(crate) fn at(&self, key: &[u8], main: i64) -> Option<KeyVersion> {
+    pub(crate) fn at(&self, key: &[u8], main: i64) -> Option<SeenVersion> {
         self.keys.get(key)?.at(main)
     }
 
@@ -190,7 +79,7 @@ impl KeyIndex {
         from: &[u8],
         main: i64,
         work: &mut usize,
-        mut visit: impl FnMut(KeyRef<'_>, KeyVersion) -> ControlFlow<B>,
+        mut visit: impl FnMut(KeyRef<'_>, SeenVersion) -> ControlFlow<B>,
     ) -> ScanEnd<B> {
         // A range lookup searches both ends and costs twice as much as a single key.
         if keys.is_single() {
@@ -280,7 +169,7 @@ impl KeyIndex {
         from: &[u8],
         compact: i64,
         work_max: usize,
-    ) -> (Vec<KeyVersion>, Option<Box<[u8]>>) {
+    ) -> (Vec<VersionRow>, Option<Box<[u8]>>) {
         let mut removed = Vec::new();
         let mut keys_seen = 0;
         let mut next = None;
@@ -292,14 +181,14 @@ impl KeyIndex {
             }
             keys_seen += 1;
             let superseded = history.superseded(compact);
-            let of_older = superseded.min(history.older().len());
+            let of_older = superseded.min(history.older_len());
             history.remove_oldest(of_older.min(work_left), &mut removed);
             if superseded > work_left {
                 next = Some(key.to_vec().into());
                 return AfterVisit::Stop;
             }
             if superseded > of_older {
-                removed.push(history.newest);
+                removed.push(history.newest().row);
                 return AfterVisit::Remove;
             }
             AfterVisit::Keep
@@ -330,15 +219,21 @@ fn is_past(end: Bound<&[u8]>, key: KeyRef<'_>) -> bool {
 mod tests {
     use super::*;
 
+    use crate::key_history::VersionNumbers;
+
     fn version(main: i64, version: i64) -> KeyVersion {
-        KeyVersion::put(Revision { main, sub: 0 }, 1, 1, version)
+        let at = Revision { main, sub: 0 };
+        match version {
+            0 => KeyVersion::tombstone(at, 1),
+            _ => KeyVersion::put(at, 1, VersionNumbers { created: 1, version }),
+        }
     }
 
     /// Put at 2 and 4, deleted at 6, put at 8, deleted at 10.
     fn index() -> KeyIndex {
         let mut index = KeyIndex::default();
         for (main, number) in [(2, 1), (4, 2), (6, 0), (8, 1), (10, 0)] {
-            index.put(b"k", 0, |_| version(main, number));
+            index.put(b"k", &mut KeyFinder::default(), 0, |_| version(main, number));
         }
         index
     }
@@ -348,8 +243,9 @@ mod tests {
         let (_, next) = index.compact(b"", compact, 100);
         assert_eq!(next, None);
         let Some(history) = index.keys.get(b"k") else { return Vec::new() };
-        let versions = history.older().iter().chain([&history.newest]);
-        versions.map(|version| version.main).collect()
+        let mut kept: Vec<_> = (1..12).filter_map(|main| history.newest_at(main)).collect();
+        kept.dedup();
+        kept.iter().map(|row| row.at().main).collect()
     }
 
     #[test]
@@ -368,13 +264,13 @@ mod tests {
     fn compaction_in_steps_equals_compaction_at_once() {
         for work_max in 1..6 {
             let mut index = index();
-            index.put(b"l", 0, |_| version(11, 1));
+            index.put(b"l", &mut KeyFinder::default(), 0, |_| version(11, 1));
             let mut from: Box<[u8]> = Box::default();
             let mut removed = Vec::new();
             loop {
                 let (some, next) = index.compact(&from, 11, work_max);
                 assert!(some.len() <= work_max);
-                removed.extend(some.iter().map(|version| version.main));
+                removed.extend(some.iter().map(|row| row.at().main));
                 let Some(next) = next else { break };
                 from = next;
             }
@@ -386,11 +282,40 @@ mod tests {
     #[test]
     fn each_revision_shows_its_newest_version() {
         let index = index();
-        let seen = |main| index.at(b"k", main).map(|version| version.main);
+        let seen = |main| index.at(b"k", main).map(|seen| seen.row.at().main);
         let all: Vec<_> = (1..12).map(seen).collect();
         let expected =
             [None, Some(2), Some(2), Some(4), Some(4), None, None, Some(8), Some(8), None, None];
         assert_eq!(all, expected);
         assert!(index.current(b"k").is_none());
+    }
+
+    /// A place that is found again after keys were added around it is never that of another key.
+    #[test]
+    fn a_finder_finds_the_same_key_wherever_it_moves() {
+        let mut index = KeyIndex::default();
+        let mut finder = KeyFinder::default();
+        let mut number: u64 = 1;
+        for main in 1..3_000 {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(12345);
+            let key = format!("{:04}", number >> 33 & 0x3ff);
+            let found = index.find(key.as_bytes(), &mut finder).map(KeyHistory::newest);
+            assert_eq!(found, index.keys.get(key.as_bytes()).map(KeyHistory::newest));
+            // Another key is searched now and then between finding a key and writing it.
+            if number >> 20 & 3 == 0 {
+                index.find(b"0500", &mut finder);
+            }
+            let old = index.put(key.as_bytes(), &mut finder, 0, |_| version(main, 1));
+            assert_eq!(old.map(|old| old.version), found);
+            let written = index.keys.get(key.as_bytes()).map(|history| history.newest().row.at());
+            assert_eq!(written, Some(Revision { main, sub: 0 }));
+            if main % 500 == 0 {
+                // Removes keys whose newest version is old.
+                index.keys.visit_from(b"", |_, history| match history.newest().row.at().main {
+                    old if old < main - 400 => AfterVisit::Remove,
+                    _ => AfterVisit::Keep,
+                });
+            }
+        }
     }
 }

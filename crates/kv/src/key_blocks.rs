@@ -6,7 +6,7 @@
 
 use std::ops::Bound;
 
-use crate::index::{CurrentVersion, KeyHistory, KeyVersion};
+use crate::key_history::{CurrentVersion, KeyHistory, KeyVersion};
 use crate::named_list::NamedList;
 use crate::packed_keys::{KEYS_RESERVED, KeyRef, PackedKeys, common_prefix};
 
@@ -25,6 +25,13 @@ type BlockPage = NamedList<KeyBlock>;
 struct BlockPlace {
     page: usize,
     block: usize,
+}
+
+/// Where a key is, until keys are added or removed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeyPlace {
+    block: BlockPlace,
+    position: usize,
 }
 
 impl Default for KeyBlocks {
@@ -65,7 +72,7 @@ impl KeyBlock {
 
     fn insert(&mut self, position: usize, key: &[u8], history: KeyHistory) {
         self.live += usize::from(history.current().is_some());
-        self.newest = self.newest.max(history.newest().at().main);
+        self.newest = self.newest.max(history.newest().row.at().main);
         self.keys.insert(position, key);
         if self.histories.len() == self.histories.capacity() {
             self.histories.reserve_exact(KEYS_RESERVED);
@@ -82,8 +89,8 @@ impl KeyBlock {
         let history = self.histories.get_mut(position)?;
         let current = history.current();
         let version = make(current);
-        self.newest = self.newest.max(version.at().main);
-        self.live += usize::from(!version.is_tombstone());
+        self.newest = self.newest.max(version.row.at().main);
+        self.live += usize::from(!version.row.is_tombstone());
         self.live -= usize::from(current.is_some());
         history.push(version, lease);
         current
@@ -150,7 +157,7 @@ impl KeyBlocks {
         self.len
     }
 
-    fn place_of(&self, key: &[u8]) -> BlockPlace {
+    fn block_of(&self, key: &[u8]) -> BlockPlace {
         let page = self.pages.position_of(key);
         let block = self.pages.get(page).map_or(0, |blocks| blocks.position_of(key));
         BlockPlace { page, block }
@@ -165,8 +172,34 @@ impl KeyBlocks {
     }
 
     pub(crate) fn get(&self, key: &[u8]) -> Option<&KeyHistory> {
-        let block = self.block(self.place_of(key))?;
+        let block = self.block(self.block_of(key))?;
         block.histories.get(block.position(key).ok()?)
+    }
+
+    pub(crate) fn place_of(&self, key: &[u8]) -> Option<KeyPlace> {
+        let block = self.block_of(key);
+        let position = self.block(block)?.position(key).ok()?;
+        Some(KeyPlace { block, position })
+    }
+
+    /// Whether this key is at a place.
+    pub(crate) fn is_at(&self, place: KeyPlace, key: &[u8]) -> bool {
+        let found = self.block(place.block).and_then(|block| block.keys.get(place.position));
+        found.is_some_and(|found| found.is(key))
+    }
+
+    pub(crate) fn at(&self, place: KeyPlace) -> Option<&KeyHistory> {
+        self.block(place.block)?.histories.get(place.position)
+    }
+
+    /// Records a write of the key at this place, and returns the version that it replaces.
+    pub(crate) fn push(
+        &mut self,
+        place: KeyPlace,
+        lease: i64,
+        make: impl FnOnce(Option<CurrentVersion>) -> KeyVersion,
+    ) -> Option<CurrentVersion> {
+        self.block_mut(place.block)?.push(place.position, lease, make)
     }
 
     /// Records a write and returns the version that it replaces.
@@ -176,7 +209,7 @@ impl KeyBlocks {
         lease: i64,
         make: impl FnOnce(Option<CurrentVersion>) -> KeyVersion,
     ) -> Option<CurrentVersion> {
-        let place = self.place_of(key);
+        let place = self.block_of(key);
         let block = self.block_mut(place)?;
         let position = match block.position(key) {
             Ok(position) => return block.push(position, lease, make),
@@ -221,7 +254,7 @@ impl KeyBlocks {
     /// The blocks that may have keys from this one on, with their names. The keys of a block are
     /// not below its name, and below the name of the next block. The name of the first one is empty.
     pub(crate) fn blocks_from(&self, key: &[u8]) -> impl Iterator<Item = (KeyRef<'_>, &KeyBlock)> {
-        let first = self.place_of(key);
+        let first = self.block_of(key);
         let pages = self.pages.iter_from(first.page).enumerate();
         pages.flat_map(move |(number, (page_name, page))| {
             let blocks = page.iter_from(if number == 0 { first.block } else { 0 });
@@ -264,7 +297,7 @@ impl KeyBlocks {
             Bound::Included(key) | Bound::Excluded(key) => key,
             Bound::Unbounded => &[],
         };
-        let first = self.place_of(first);
+        let first = self.block_of(first);
         let pages = self.pages.iter_mut_from(first.page).enumerate();
         let blocks = pages.flat_map(|(number, page)| {
             page.iter_mut_from(if number == 0 { first.block } else { 0 })
@@ -277,8 +310,8 @@ impl KeyBlocks {
                 let Some(current) = history.current() else { continue };
                 let Some(key) = block.keys.get(position) else { continue };
                 let version = make(key, current);
-                block.newest = block.newest.max(version.at().main);
-                block.live -= usize::from(version.is_tombstone());
+                block.newest = block.newest.max(version.row.at().main);
+                block.live -= usize::from(version.row.is_tombstone());
                 history.push(version, 0);
             }
             if ended {
@@ -294,7 +327,7 @@ impl KeyBlocks {
         from: &[u8],
         mut visit: impl FnMut(KeyRef<'_>, &mut KeyHistory) -> AfterVisit,
     ) {
-        let first = self.place_of(from);
+        let first = self.block_of(from);
         let mut next = Some(first);
         let mut small = Vec::new();
         let mut stopped = false;
@@ -436,10 +469,15 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::key_history::VersionNumbers;
     use crate::revision::Revision;
 
     fn version(main: i64, version: i64) -> KeyVersion {
-        KeyVersion::put(Revision { main, sub: 0 }, 1, 1, version)
+        let at = Revision { main, sub: 0 };
+        match version {
+            0 => KeyVersion::tombstone(at, 1),
+            _ => KeyVersion::put(at, 1, VersionNumbers { created: 1, version }),
+        }
     }
 
     #[test]

@@ -73,6 +73,7 @@ mod import;
 mod incremental;
 mod index;
 mod key_blocks;
+mod key_history;
 mod key_set;
 mod lease;
 #[cfg(feature = "machine")]

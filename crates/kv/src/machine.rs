@@ -15,6 +15,7 @@ use crate::command::{Command, KeyRange, LeaseCheckpoint, LeaseGrant, Query, Quot
 use crate::error::KvError;
 use crate::hash::CompactionHashes;
 use crate::incremental::ReadLimits;
+use crate::index::KeyFinder;
 use crate::lease::Lease;
 use crate::reply::{KvCommandReply, KvOutcome, LeaseOutcome};
 use crate::revision::{RowKey, row_bytes};
@@ -329,9 +330,10 @@ impl<T: Table> Kv<T> {
         let now = self.state.revision;
         let result = match query {
             Query::Revision => Ok(KvOutcome::Done),
-            Query::Range(range) => check::range(range)
-                .map_err(CommandError::from)
-                .and_then(|()| self.read_range(range, now).map(KvOutcome::Range)),
+            Query::Range(range) => check::range(range).map_err(CommandError::from).and_then(|()| {
+                let mut finder = KeyFinder::default();
+                self.read_range(range, now, &mut finder).map(KvOutcome::Range)
+            }),
             Query::Txn(txn) => return self.read_txn(txn.clone()),
             Query::Lease(id) => self.lease_outcome(*id).map_err(CommandError::from),
             Query::Leases => {

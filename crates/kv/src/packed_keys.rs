@@ -43,6 +43,11 @@ impl KeyRef<'_> {
         self.prefix.len() + self.suffix.len()
     }
 
+    /// Whether it is this key.
+    pub(crate) fn is(self, key: &[u8]) -> bool {
+        key.strip_prefix(self.prefix).is_some_and(|rest| rest == self.suffix)
+    }
+
     /// The order of this key and another one.
     pub(crate) fn cmp_key(self, key: &[u8]) -> Ordering {
         let (start, rest) = key.split_at(key.len().min(self.prefix.len()));

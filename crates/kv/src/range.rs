@@ -4,9 +4,11 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
+use crate::check;
 use crate::command::{Range, SortOrder, SortTarget, Txn, TxnOperation};
 use crate::error::KvError;
-use crate::index::{KeyVersion, ScanEnd};
+use crate::index::{KeyFinder, ScanEnd};
+use crate::key_history::{SeenVersion, VersionRow};
 use crate::machine::{CommandError, Kv};
 use crate::reply::{KeyValue, RangeOutcome};
 use crate::revision::{RowKey, RowWrite, read_row};
@@ -59,7 +61,7 @@ impl RangeRead {
         if !self.range.needs_values() {
             kv.value = Bytes::new();
         }
-        self.bytes_read += (kv.key.len() + kv.value.len() + KEY_OVERHEAD_BYTES) as u64;
+        self.bytes_read += bytes_of(&kv);
         self.found.kvs.push(kv);
     }
 }
@@ -69,6 +71,10 @@ const SINGLE_KEYS_MAX: usize = 128;
 
 /// The memory that a key of a response takes besides its key and value.
 const KEY_OVERHEAD_BYTES: usize = size_of::<KeyValue>();
+
+fn bytes_of(kv: &KeyValue) -> u64 {
+    (kv.key.len() + kv.value.len() + KEY_OVERHEAD_BYTES) as u64
+}
 
 impl<T: Table> Kv<T> {
     /// Reads more of a range, up to the limits. Returns whether it is complete.
@@ -86,11 +92,11 @@ impl<T: Table> Kv<T> {
             && let Some(from) = next.take()
         {
             let at = read.at;
-            let end = self.state.index.scan(&keys, &from, at, work, |key, version| {
+            let end = self.state.index.scan(&keys, &from, at, work, |key, seen| {
                 if read.found.kvs.len() >= reads_max || *bytes == 0 {
                     return ControlFlow::Break(Ok(key.to_bytes()));
                 }
-                match self.read_version(version) {
+                match self.read_version(seen.row) {
                     Ok(kv) => {
                         read.found.count += 1;
                         *bytes = bytes.saturating_sub(kv.value.len());
@@ -130,7 +136,7 @@ impl<T: Table> Kv<T> {
                 let current = self.state.index.current(key);
                 let is_returned = range.reads_max() > 0;
                 let current = current.filter(|_| is_returned);
-                Some(current.map_or(0, |current| range.size_of(key.len(), current.version)))
+                Some(current.map_or(0, |current| range.size_of(key.len(), current.version.row)))
             }
             _ => None,
         };
@@ -148,8 +154,8 @@ impl<T: Table> Kv<T> {
         if size.keys >= reads_max {
             return true;
         }
-        let end = self.state.index.scan(&range.keys, &from, read.at, work, |key, version| {
-            size.bytes += range.size_of(key.len(), version);
+        let end = self.state.index.scan(&range.keys, &from, read.at, work, |key, seen| {
+            size.bytes += range.size_of(key.len(), seen.row);
             size.keys += 1;
             if size.keys >= reads_max { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
@@ -165,9 +171,53 @@ impl<T: Table> Kv<T> {
         &self,
         range: &Range,
         current: i64,
+        finder: &mut KeyFinder,
     ) -> Result<RangeOutcome, CommandError> {
         let at = self.readable_revision(range.revision, current)?;
+        if range.keys.is_single() {
+            let history = self.state.index.find(&range.keys.key, finder);
+            return Ok(self.read_single(range, history.and_then(|history| history.at(at)))?);
+        }
         Ok(self.read_range_at(range.clone(), at)?)
+    }
+
+    /// What a range of one key finds, if the read sees this version of it.
+    fn read_single(
+        &self,
+        range: &Range,
+        seen: Option<SeenVersion>,
+    ) -> Result<RangeOutcome, TableError> {
+        let Some(seen) = seen else { return Ok(RangeOutcome::default()) };
+        let mut found = RangeOutcome { count: 1, ..RangeOutcome::default() };
+        if !range.count_only {
+            let mut kv = self.read_version(seen.row)?;
+            if range.keys_only {
+                kv.value = Bytes::new();
+            }
+            if range.admits(&kv) {
+                found.kvs = vec![kv];
+            }
+        }
+        Ok(found)
+    }
+
+    /// Reads a range of one key of the current state, which takes one step. Also returns the bytes of what
+    /// was found.
+    pub fn read_single_key(
+        &self,
+        range: &Range,
+    ) -> Result<Result<(RangeOutcome, u64), KvError>, TableError> {
+        if let Err(refused) = check::range(range) {
+            return Ok(Err(refused));
+        }
+        match self.read_range(range, self.state.revision, &mut KeyFinder::default()) {
+            Ok(found) => {
+                let bytes = found.kvs.iter().map(bytes_of).sum();
+                Ok(Ok((found, bytes)))
+            }
+            Err(CommandError::Refused(refused)) => Ok(Err(refused)),
+            Err(CommandError::Failed(error)) => Err(error),
+        }
     }
 
     pub(crate) fn read_range_at(&self, range: Range, at: i64) -> Result<RangeOutcome, TableError> {
@@ -191,15 +241,15 @@ impl<T: Table> Kv<T> {
 
     /// The key at a revision that is not compacted.
     pub(crate) fn key_at(&self, key: &[u8], main: i64) -> Result<Option<KeyValue>, TableError> {
-        let version = self.state.index.at(key, main);
-        version.map(|version| self.read_version(version)).transpose()
+        let seen = self.state.index.at(key, main);
+        seen.map(|seen| self.read_version(seen.row)).transpose()
     }
 
     /// The row of a put.
-    pub(crate) fn read_version(&self, version: KeyVersion) -> Result<KeyValue, TableError> {
-        let row_key = RowKey::revision(version.at());
+    pub(crate) fn read_version(&self, row: VersionRow) -> Result<KeyValue, TableError> {
+        let (at, row_key) = (row.at(), RowKey::revision(row.at()));
         let row = self.table.get(row_key)?.ok_or(TableError::MissingRow(row_key))?;
-        match read_row(version.at(), row) {
+        match read_row(at, row) {
             Some(RowWrite::Put(kv)) => Ok(kv),
             _ => Err(TableError::BadRow(row_key)),
         }
@@ -212,9 +262,9 @@ impl Range {
     }
 
     /// The bytes that a key takes in the response.
-    fn size_of(&self, key_bytes: usize, version: KeyVersion) -> u64 {
-        let row = if self.needs_values() { version.row_bytes as usize } else { key_bytes };
-        (row + KEY_OVERHEAD_BYTES) as u64
+    fn size_of(&self, key_bytes: usize, row: VersionRow) -> u64 {
+        let bytes = if self.needs_values() { row.bytes() as usize } else { key_bytes };
+        (bytes + KEY_OVERHEAD_BYTES) as u64
     }
 
     /// Whether values are returned, or sorted by.

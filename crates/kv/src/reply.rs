@@ -1,11 +1,12 @@
 //! The output of the state machine: the reply to a command or a query.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 
 use crate::alarm::{Alarm, AlarmKind};
 use crate::codec::{
-    put_bytes, put_flags, put_list, put_number, put_option, put_signed, take_byte, take_bytes,
-    take_flags, take_list, take_number, take_option, take_signed,
+    ByteCount, ByteReader, ByteSink, ByteSource, put_bytes, put_flags, put_list, put_number,
+    put_option, put_signed, take_byte, take_bytes, take_flags, take_list, take_number, take_option,
+    take_signed,
 };
 use crate::command::REQUEST_DEPTH_MAX;
 use crate::error::KvError;
@@ -134,27 +135,33 @@ const FORMAT: u8 = 1;
 impl KvCommandReply {
     /// The reply as bytes; `docs/formats.md` describes them.
     pub fn encode(&self) -> Bytes {
-        let outcome_bytes = self.result.as_ref().map_or(0, outcome_bytes_hint);
-        let mut out = BytesMut::with_capacity(REPLY_BYTES + outcome_bytes);
+        let mut count = ByteCount::default();
+        self.encode_into(&mut count);
+        // Memory that is larger than its content would need another allocation as `Bytes`.
+        let mut out = Vec::with_capacity(count.0);
+        self.encode_into(&mut out);
+        out.into()
+    }
+
+    fn encode_into(&self, out: &mut impl ByteSink) {
         out.put_u8(FORMAT);
-        put_signed(&mut out, self.revision);
+        put_signed(out, self.revision);
         match &self.result {
             Ok(outcome) => {
                 out.put_u8(1);
-                put_outcome(&mut out, outcome);
+                put_outcome(out, outcome);
             }
             Err(error) => {
                 out.put_u8(0);
                 out.put_u8(error.number());
             }
         }
-        out.freeze()
     }
 
     /// The reply in these bytes, or `None` if they are not a reply. Keys and values share
     /// the memory of `bytes`.
     pub fn decode(bytes: &Bytes) -> Option<Self> {
-        let mut from = bytes.clone();
+        let mut from = ByteReader::from(bytes);
         let known = take_byte(&mut from)? == FORMAT;
         let revision = take_signed(&mut from)?;
         let result = match take_byte(&mut from)? {
@@ -162,31 +169,11 @@ impl KvCommandReply {
             1 => Ok(take_outcome(&mut from, 0)?),
             _ => return None,
         };
-        (known && from.is_empty()).then_some(Self { revision, result })
+        (known && from.rest().is_empty()).then_some(Self { revision, result })
     }
 }
 
-/// The format, a revision and the kind of the outcome.
-const REPLY_BYTES: usize = 16;
-/// The numbers and lengths of a key-value pair, which are mostly small.
-const KV_BYTES: usize = 32;
-
-/// About how many bytes an outcome takes.
-fn outcome_bytes_hint(outcome: &KvOutcome) -> usize {
-    let kv = |kv: &KeyValue| KV_BYTES + kv.key.len() + kv.value.len();
-    match outcome {
-        KvOutcome::Put(put) => put.previous.as_ref().map_or(0, kv),
-        KvOutcome::DeleteRange(deletion) => deletion.previous.iter().map(kv).sum(),
-        KvOutcome::Range(range) => range.kvs.iter().map(kv).sum(),
-        KvOutcome::Txn(txn) => {
-            let part = |part: &TxnOperationReply| REPLY_BYTES + outcome_bytes_hint(&part.outcome);
-            txn.responses.iter().map(part).sum()
-        }
-        _ => 0,
-    }
-}
-
-fn put_outcome(out: &mut BytesMut, outcome: &KvOutcome) {
+fn put_outcome(out: &mut impl ByteSink, outcome: &KvOutcome) {
     match outcome {
         KvOutcome::Done => out.put_u8(0),
         KvOutcome::Put(put) => {
@@ -239,7 +226,7 @@ fn put_outcome(out: &mut BytesMut, outcome: &KvOutcome) {
     }
 }
 
-fn take_outcome(from: &mut Bytes, depth: usize) -> Option<KvOutcome> {
+fn take_outcome(from: &mut impl ByteSource, depth: usize) -> Option<KvOutcome> {
     if depth > REQUEST_DEPTH_MAX {
         return None;
     }
@@ -284,7 +271,7 @@ fn take_outcome(from: &mut Bytes, depth: usize) -> Option<KvOutcome> {
     })
 }
 
-fn put_kv(out: &mut BytesMut, kv: &KeyValue) {
+fn put_kv(out: &mut impl ByteSink, kv: &KeyValue) {
     put_bytes(out, &kv.key);
     put_signed(out, kv.create_revision);
     put_signed(out, kv.mod_revision);
@@ -293,7 +280,7 @@ fn put_kv(out: &mut BytesMut, kv: &KeyValue) {
     put_signed(out, kv.lease);
 }
 
-fn take_kv(from: &mut Bytes) -> Option<KeyValue> {
+fn take_kv(from: &mut impl ByteSource) -> Option<KeyValue> {
     Some(KeyValue {
         key: take_bytes(from)?,
         create_revision: take_signed(from)?,

@@ -11,7 +11,8 @@ use crate::codec::{
     take_number, take_option, take_signed,
 };
 use crate::command::Quota;
-use crate::index::{KeyIndex, KeyVersion};
+use crate::index::{KeyFinder, KeyIndex};
+use crate::key_history::{KeyVersion, VersionNumbers};
 use crate::lease::{Lease, Leases};
 use crate::machine::Kv;
 use crate::revision::{
@@ -122,12 +123,14 @@ impl KvState {
         if at.main > self.revision {
             return None;
         }
-        let (key, lease, created, version) = match read_row_head(at, row)? {
-            RowHead::Put { key, lease, created, version } => (key, lease, created, version),
-            RowHead::Tombstone { key } => (key, 0, 0, 0),
+        let (key, lease, newest) = match read_row_head(at, row)? {
+            RowHead::Put { key, lease, created, version } => {
+                let numbers = VersionNumbers { created, version };
+                (key, lease, KeyVersion::put(at, row_bytes, numbers))
+            }
+            RowHead::Tombstone { key } => (key, 0, KeyVersion::tombstone(at, row_bytes)),
         };
-        let newest = KeyVersion::put(at, row_bytes, created, version);
-        let before = self.index.put(key, lease, |_| newest);
+        let before = self.index.put(key, &mut KeyFinder::default(), lease, |_| newest);
         self.leases.attach(key, before.map_or(0, |before| before.lease), lease);
         Some(())
     }

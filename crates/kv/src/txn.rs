@@ -4,6 +4,8 @@
 //! before it, then runs. Its reads see its own earlier writes. All its writes share one
 //! revision.
 
+use std::cmp::Ordering;
+
 use bytes::Bytes;
 
 use crate::command::{
@@ -11,7 +13,8 @@ use crate::command::{
 };
 use crate::error::KvError;
 use crate::incremental::Compared;
-use crate::index::KeyVersion;
+use crate::index::KeyFinder;
+use crate::key_history::{CurrentVersion, KeyVersion, SeenVersion, VersionNumbers};
 use crate::machine::{CommandError, Kv};
 use crate::packed_keys::KeyRef;
 use crate::reply::{
@@ -27,24 +30,38 @@ use crate::writes::CommandWrites;
 /// A transaction with its comparisons evaluated: the operations to run.
 struct TxnBranch<'a> {
     succeeded: bool,
-    steps: Vec<TxnStep<'a>>,
+    operations: &'a [TxnOperation],
+    /// Those of the operations that are transactions, in order.
+    nested: Vec<Self>,
 }
 
-enum TxnStep<'a> {
-    Operation(&'a TxnOperation),
-    Nested(TxnBranch<'a>),
-}
+impl<'a> TxnBranch<'a> {
+    /// The operations in order, transactions with their own branches.
+    fn steps(&self) -> impl Iterator<Item = TxnStep<'_, 'a>> {
+        let mut nested = self.nested.iter();
+        self.operations.iter().filter_map(move |operation| match operation {
+            TxnOperation::Txn(_) => nested.next().map(TxnStep::Nested),
+            operation => Some(TxnStep::Operation(operation)),
+        })
+    }
 
-impl TxnBranch<'_> {
     fn each(
         &self,
         check: &mut dyn FnMut(&TxnOperation) -> Result<(), KvError>,
     ) -> Result<(), KvError> {
-        self.steps.iter().try_for_each(|step| match step {
-            TxnStep::Operation(operation) => check(operation),
-            TxnStep::Nested(branch) => branch.each(check),
-        })
+        for step in self.steps() {
+            match step {
+                TxnStep::Operation(operation) => check(operation)?,
+                TxnStep::Nested(branch) => branch.each(check)?,
+            }
+        }
+        Ok(())
     }
+}
+
+enum TxnStep<'b, 'a> {
+    Operation(&'a TxnOperation),
+    Nested(&'b TxnBranch<'a>),
 }
 
 impl<T: Table> Kv<T> {
@@ -53,8 +70,7 @@ impl<T: Table> Kv<T> {
         put: &Put,
         writes: &mut CommandWrites,
     ) -> Result<PutOutcome, CommandError> {
-        self.check_lease(put)?;
-        self.check_ignored(put)?;
+        self.check_put(put, &mut writes.finder)?;
         Ok(self.write_put(put, writes)?)
     }
 
@@ -63,8 +79,8 @@ impl<T: Table> Kv<T> {
         txn: &Txn,
         writes: &mut CommandWrites,
     ) -> Result<TxnOutcome, CommandError> {
-        let branch = self.evaluate(txn)?;
-        self.check_branch(&branch)?;
+        let branch = self.evaluate(txn, &mut writes.finder)?;
+        self.check_branch(&branch, &mut writes.finder)?;
         self.run_branch(&branch, writes)
     }
 
@@ -74,55 +90,64 @@ impl<T: Table> Kv<T> {
     }
 
     /// Evaluates the comparisons and chooses the branch to run.
-    fn evaluate<'a>(&self, txn: &'a Txn) -> Result<TxnBranch<'a>, TableError> {
+    fn evaluate<'a>(
+        &self,
+        txn: &'a Txn,
+        finder: &mut KeyFinder,
+    ) -> Result<TxnBranch<'a>, TableError> {
         let mut succeeded = true;
         for compare in &txn.compare {
-            if !self.holds(compare)? {
+            if !self.holds(compare, finder)? {
                 succeeded = false;
                 break;
             }
         }
         let operations = if succeeded { &txn.success } else { &txn.failure };
-        let steps = operations.iter().map(|operation| match operation {
-            TxnOperation::Txn(txn) => self.evaluate(txn).map(TxnStep::Nested),
-            operation => Ok(TxnStep::Operation(operation)),
-        });
-        Ok(TxnBranch { succeeded, steps: steps.collect::<Result<_, _>>()? })
+        let mut nested = Vec::new();
+        for operation in operations {
+            if let TxnOperation::Txn(txn) = operation {
+                nested.push(self.evaluate(txn, finder)?);
+            }
+        }
+        Ok(TxnBranch { succeeded, operations, nested })
     }
 
     /// Whether a comparison holds for every key of its range. A missing key compares as if
     /// all its numbers were 0, and a comparison of its value fails.
-    fn holds(&self, compare: &Compare) -> Result<bool, TableError> {
+    fn holds(&self, compare: &Compare, finder: &mut KeyFinder) -> Result<bool, TableError> {
         let (from, revision) = (&compare.keys.key, self.state.revision);
+        if compare.keys.is_single() {
+            let history = self.state.index.find(from, finder);
+            return match history.and_then(|history| history.at(revision)) {
+                Some(seen) => self.holds_of_seen(compare, seen),
+                None => Ok(compare.holds_of_missing()),
+            };
+        }
         let mut work = usize::MAX;
         let compared = self.compare_some(compare, from, false, revision, &mut work)?;
         Ok(matches!(compared, Compared::Holds))
     }
 
-    /// What a comparison needs to know of a key. Most need only what the index holds.
-    pub(crate) fn version_for(
+    /// Whether a comparison holds for this version of a key. Most need only what the index has.
+    pub(crate) fn holds_of_seen(
         &self,
         compare: &Compare,
-        found: KeyVersion,
-    ) -> Result<KeyValue, TableError> {
-        match compare.target {
-            CompareTarget::Value(_) | CompareTarget::Lease(_) => self.read_version(found),
-            CompareTarget::Version(_) | CompareTarget::Create(_) | CompareTarget::Mod(_) => {
-                let KeyVersion { created, version, .. } = found;
-                let (create_revision, mod_revision) = (created, found.at().main);
-                Ok(KeyValue { create_revision, mod_revision, version, ..KeyValue::default() })
-            }
-        }
+        seen: SeenVersion,
+    ) -> Result<bool, TableError> {
+        let order = match (&compare.target, seen.numbers) {
+            (CompareTarget::Mod(revision), _) => seen.row.at().main.cmp(revision),
+            (CompareTarget::Version(version), Some(numbers)) => numbers.version.cmp(version),
+            (CompareTarget::Create(revision), Some(numbers)) => numbers.created.cmp(revision),
+            _ => compare.order_of(&self.read_version(seen.row)?),
+        };
+        Ok(compare.operator.admits(order))
     }
 
     /// Checks everything that could fail before the branch writes, in the order of etcd 3.7: that
     /// of the operations.
-    fn check_branch(&self, branch: &TxnBranch<'_>) -> Result<(), KvError> {
+    fn check_branch(&self, branch: &TxnBranch<'_>, finder: &mut KeyFinder) -> Result<(), KvError> {
         branch.each(&mut |operation| match operation {
-            TxnOperation::Put(put) => {
-                self.check_lease(put)?;
-                self.check_ignored(put)
-            }
+            TxnOperation::Put(put) => self.check_put(put, finder),
             TxnOperation::Range(range) => self.check_revision(range.revision, self.state.revision),
             _ => Ok(()),
         })
@@ -137,16 +162,20 @@ impl<T: Table> Kv<T> {
         self.readable_revision(revision, current).map(|_| ())
     }
 
-    fn check_lease(&self, put: &Put) -> Result<(), KvError> {
-        let unknown = put.lease != 0 && self.state.leases.get(put.lease).is_none();
-        if unknown { Err(KvError::LeaseNotFound) } else { Ok(()) }
+    /// Its lease must exist, and so must the key of a put that keeps the value or the lease.
+    fn check_put(&self, put: &Put, finder: &mut KeyFinder) -> Result<(), KvError> {
+        if put.lease != 0 && self.state.leases.get(put.lease).is_none() {
+            return Err(KvError::LeaseNotFound);
+        }
+        let needs_key = put.ignore_value || put.ignore_lease;
+        if needs_key && self.current(&put.key, finder).is_none() {
+            return Err(KvError::KeyNotFound);
+        }
+        Ok(())
     }
 
-    /// A put that keeps the value or the lease needs an existing key.
-    fn check_ignored(&self, put: &Put) -> Result<(), KvError> {
-        let needs_key = put.ignore_value || put.ignore_lease;
-        let missing = needs_key && self.state.index.current(&put.key).is_none();
-        if missing { Err(KvError::KeyNotFound) } else { Ok(()) }
+    fn current(&self, key: &[u8], finder: &mut KeyFinder) -> Option<CurrentVersion> {
+        self.state.index.find(key, finder)?.current()
     }
 
     fn run_branch(
@@ -154,8 +183,8 @@ impl<T: Table> Kv<T> {
         branch: &TxnBranch<'_>,
         writes: &mut CommandWrites,
     ) -> Result<TxnOutcome, CommandError> {
-        let mut responses = Vec::with_capacity(branch.steps.len());
-        for step in &branch.steps {
+        let mut responses = Vec::with_capacity(branch.operations.len());
+        for step in branch.steps() {
             (self.progress)();
             let outcome = match step {
                 // Its revision was checked with the branch.
@@ -163,7 +192,8 @@ impl<T: Table> Kv<T> {
                     KvOutcome::Range(RangeOutcome::default())
                 }
                 TxnStep::Operation(TxnOperation::Range(range)) => {
-                    KvOutcome::Range(self.read_range(range, self.now(writes))?)
+                    let now = self.now(writes);
+                    KvOutcome::Range(self.read_range(range, now, &mut writes.finder)?)
                 }
                 TxnStep::Operation(TxnOperation::Put(put)) => {
                     KvOutcome::Put(self.write_put(put, writes)?)
@@ -187,9 +217,9 @@ impl<T: Table> Kv<T> {
         let mut previous = None;
         let returns_previous = put.prev_kv && self.replies_with_reads;
         if (returns_previous || put.ignore_value || put.ignore_lease)
-            && let Some(current) = self.state.index.current(&put.key)
+            && let Some(current) = self.current(&put.key, &mut writes.finder)
         {
-            previous = Some(self.read_version(current.version)?);
+            previous = Some(self.read_version(current.version.row)?);
         }
         let kept = previous.as_ref();
         let kept_value = kept.filter(|_| put.ignore_value).map(|kv| &kv.value);
@@ -209,11 +239,12 @@ impl<T: Table> Kv<T> {
         let at = writes.next();
         let mut head = PutHead::default();
         let row_bytes = row_bytes_of(RowParts::of_put(&head, key, value).bytes());
-        let old = self.state.index.put(key, lease, |current| {
-            let created = current.map_or(at.main, |current| current.version.created);
-            let version = current.map_or(1, |current| current.version.version + 1);
+        let old = self.state.index.put(key, &mut writes.finder, lease, |current| {
+            let before = current.map(|current| current.version.numbers());
+            let created = before.map_or(at.main, |before| before.created);
+            let version = before.map_or(1, |before| before.version + 1);
             head = PutHead::new(key, lease, created, version);
-            KeyVersion::put(at, row_bytes, created, version)
+            KeyVersion::put(at, row_bytes, VersionNumbers { created, version })
         });
         let (row, put_bytes) = (RowParts::of_put(&head, key, value), key.len() + value.len());
         if writes.collects_events() {
@@ -267,7 +298,7 @@ impl<T: Table> Kv<T> {
         let at = writes.next();
         let row = tombstone_row(KeyRef::from(&key[..]));
         let tombstone = KeyVersion::tombstone(at, row_bytes(&row));
-        let old = self.state.index.put(key, 0, |_| tombstone);
+        let old = self.state.index.put(key, &mut writes.finder, 0, |_| tombstone);
         let lease = old.map_or(0, |old| old.lease);
         self.write_deleted(DeletedKey { lease, row }, writes)
     }
@@ -306,22 +337,36 @@ impl Compare {
     /// Whether it holds for a key that does not exist: all its numbers count as 0, and it has
     /// no value.
     pub(crate) fn holds_of_missing(&self) -> bool {
-        !matches!(self.target, CompareTarget::Value(_)) && self.holds_of(&KeyValue::default())
+        let order = match &self.target {
+            CompareTarget::Value(_) => return false,
+            CompareTarget::Version(number)
+            | CompareTarget::Create(number)
+            | CompareTarget::Mod(number)
+            | CompareTarget::Lease(number) => 0.cmp(number),
+        };
+        self.operator.admits(order)
     }
 
-    pub(crate) fn holds_of(&self, kv: &KeyValue) -> bool {
-        let order = match &self.target {
+    /// The order of the field of this key and the given value.
+    fn order_of(&self, kv: &KeyValue) -> Ordering {
+        match &self.target {
             CompareTarget::Version(version) => kv.version.cmp(version),
             CompareTarget::Create(revision) => kv.create_revision.cmp(revision),
             CompareTarget::Mod(revision) => kv.mod_revision.cmp(revision),
             CompareTarget::Value(value) => kv.value.cmp(value),
             CompareTarget::Lease(lease) => kv.lease.cmp(lease),
-        };
-        match self.operator {
-            CompareOperator::Equal => order.is_eq(),
-            CompareOperator::NotEqual => order.is_ne(),
-            CompareOperator::Greater => order.is_gt(),
-            CompareOperator::Less => order.is_lt(),
+        }
+    }
+}
+
+impl CompareOperator {
+    /// Whether it holds for a field and a value in this order.
+    fn admits(self, order: Ordering) -> bool {
+        match self {
+            Self::Equal => order.is_eq(),
+            Self::NotEqual => order.is_ne(),
+            Self::Greater => order.is_gt(),
+            Self::Less => order.is_lt(),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use crate::index::KeyFinder;
 use crate::revision::{Revision, RowKey};
 use crate::watch::{WatchEvent, event_of};
 
@@ -12,12 +13,15 @@ pub(crate) struct CommandWrites {
     put_bytes: u64,
     /// None if no watcher needs them: a later one reads the table.
     events: Option<Vec<WatchEvent>>,
+    /// Finds the keys that the command compares, reads and writes.
+    pub(crate) finder: KeyFinder,
 }
 
 impl CommandWrites {
     /// The writes of a command that writes at this revision.
     pub(crate) fn new(main: i64, collects_events: bool) -> Self {
-        Self { main, count: 0, put_bytes: 0, events: collects_events.then(Vec::new) }
+        let events = collects_events.then(Vec::new);
+        Self { main, count: 0, put_bytes: 0, events, finder: KeyFinder::default() }
     }
 
     /// Where the next row is written.

@@ -4,8 +4,8 @@
 
 use quorate_kv::{
     Command, Compact, Compare, CompareOperator, CompareTarget, DeleteRange, IncrementalRead,
-    KeyRange, Kv, KvCommandReply, KvError, MemoryTable, Put, Query, Range, ReadLimits, ReadStage,
-    SortOrder, SortTarget, Txn, TxnOperation,
+    KeyRange, KeyValue, Kv, KvCommandReply, KvError, KvOutcome, MemoryTable, Put, Query, Range,
+    ReadLimits, ReadStage, SortOrder, SortTarget, Txn, TxnOperation,
 };
 
 struct TestKv {
@@ -246,4 +246,79 @@ fn incremental_hash_starts_over_after_a_compaction() {
     let now = test.kv.hash().unwrap();
     test.put("key 01");
     assert_eq!(deferred().unwrap(), now);
+}
+
+/// A range of one key takes a shorter path, which must find the same as the general one.
+#[test]
+fn a_single_key_is_read_as_a_range_of_it_is() {
+    let mut test = TestKv::new();
+    test.compact();
+    (0..6).for_each(|number| test.put(&format!("key {number:02}")));
+    let revision = test.kv.revision();
+    let plain = Range::default();
+    let filters = [
+        plain.clone(),
+        Range { limit: 1, ..plain.clone() },
+        Range { limit: -1, keys_only: true, ..plain.clone() },
+        Range { count_only: true, ..plain.clone() },
+        Range { sort_order: SortOrder::Descend, sort_target: SortTarget::Value, ..plain.clone() },
+        Range { keys_only: true, sort_target: SortTarget::Value, ..plain.clone() },
+        Range { min_mod_revision: revision - 2, ..plain.clone() },
+        Range { max_create_revision: 4, ..plain.clone() },
+    ];
+    for key in ["key 00", "key 03", "key 05", "key 09", "missing", ""] {
+        for at in [0, -1, revision, revision - 3, 5, revision + 1] {
+            for filter in &filters {
+                let keys = KeyRange::single(key.to_owned());
+                let range = Range { keys, revision: at, ..filter.clone() };
+                let general = test.kv.start_range(range.clone()).map(|mut read| {
+                    test.kv.continue_read(&mut read, ReadLimits::default()).unwrap().unwrap();
+                    read.finish().result.unwrap()
+                });
+                let single = test.kv.read_single_key(&range).unwrap();
+                let single = single.map(|(found, bytes)| {
+                    let size =
+                        |kv: &KeyValue| kv.key.len() + kv.value.len() + size_of::<KeyValue>();
+                    assert_eq!(bytes, found.kvs.iter().map(size).sum::<usize>() as u64);
+                    KvOutcome::Range(found)
+                });
+                assert_eq!(single, general, "{range:?}");
+            }
+        }
+    }
+}
+
+/// What a comparison needs of an older version is in its row.
+#[test]
+fn comparisons_of_a_key_that_was_overwritten_since_see_its_older_version() {
+    let targets = [
+        (CompareTarget::Version(2), CompareTarget::Version(3)),
+        (CompareTarget::Create(3), CompareTarget::Create(4)),
+        (CompareTarget::Mod(15), CompareTarget::Mod(16)),
+        (CompareTarget::Value("13".into()), CompareTarget::Value("14".into())),
+        (CompareTarget::Lease(0), CompareTarget::Lease(1)),
+    ];
+    for (right, wrong) in targets {
+        for (target, holds) in [(right, true), (wrong, false)] {
+            let mut test = TestKv::new();
+            let compare = |key: &'static str, target| {
+                let keys = KeyRange::single(key);
+                Compare { keys, operator: CompareOperator::Equal, target }
+            };
+            // The first comparison is all of the first step.
+            let compare =
+                vec![compare("key 00", CompareTarget::Lease(0)), compare("key 01", target.clone())];
+            let txn = Txn { compare, ..Txn::default() };
+            let mut read = test.kv.start_txn(txn).unwrap();
+            let stage = test.kv.continue_read(&mut read, in_steps_of(1)).unwrap().unwrap();
+            assert_eq!(stage, ReadStage::Comparing);
+            (0..5).for_each(|_| test.put("key 01"));
+            test.delete("key 01");
+            while test.kv.continue_read(&mut read, in_steps_of(1)).unwrap().unwrap()
+                != ReadStage::Complete
+            {}
+            let Ok(KvOutcome::Txn(done)) = read.finish().result else { panic!("not a txn") };
+            assert_eq!(done.succeeded, holds, "{target:?}");
+        }
+    }
 }

@@ -1,19 +1,19 @@
 //! Changes of users and roles as bytes, and the rows that hold them. `docs/formats.md` describes
 //! both.
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 
 use super::permission::KeyRanges;
 use super::{
     AuthCommand, AuthRole, AuthState, PasswordHash, Permission, PermissionMode, TokenRequest, User,
 };
 use crate::codec::{
-    put_bytes, put_flags, put_list, put_number, put_option, take_byte, take_bytes, take_flags,
-    take_list, take_number, take_option,
+    ByteSink, ByteSource, put_bytes, put_flags, put_list, put_number, put_option, take_byte,
+    take_bytes, take_flags, take_list, take_number, take_option,
 };
 use crate::command::KeyRange;
 
-pub(crate) fn put_auth(out: &mut BytesMut, command: &AuthCommand) {
+pub(crate) fn put_auth(out: &mut impl ByteSink, command: &AuthCommand) {
     match command {
         AuthCommand::Enable => out.put_u8(0),
         AuthCommand::Disable => out.put_u8(1),
@@ -69,7 +69,7 @@ pub(crate) fn put_auth(out: &mut BytesMut, command: &AuthCommand) {
     }
 }
 
-pub(crate) fn take_auth(from: &mut Bytes) -> Option<AuthCommand> {
+pub(crate) fn take_auth(from: &mut impl ByteSource) -> Option<AuthCommand> {
     Some(match take_byte(from)? {
         0 => AuthCommand::Enable,
         1 => AuthCommand::Disable,
@@ -93,8 +93,8 @@ pub(crate) fn take_auth(from: &mut Bytes) -> Option<AuthCommand> {
         10 => AuthCommand::RoleRevokePermission { role: take_text(from)?, keys: take_keys(from)? },
         11 => {
             let user = take_text(from)?;
-            let mut digest = [0; 32];
-            from.try_copy_to_slice(&mut digest).ok()?;
+            let digest = *from.rest().first_chunk()?;
+            from.skip(digest.len());
             let (checked_at, issued_at) = (take_number(from)?, take_number(from)?);
             AuthCommand::IssueToken(TokenRequest { user, digest, checked_at, issued_at })
         }
@@ -102,34 +102,34 @@ pub(crate) fn take_auth(from: &mut Bytes) -> Option<AuthCommand> {
     })
 }
 
-pub(crate) fn put_text(out: &mut BytesMut, text: &str) {
+pub(crate) fn put_text(out: &mut impl ByteSink, text: &str) {
     put_bytes(out, text.as_bytes());
 }
 
-pub(crate) fn take_text(from: &mut Bytes) -> Option<String> {
+pub(crate) fn take_text(from: &mut impl ByteSource) -> Option<String> {
     String::from_utf8(take_bytes(from)?.to_vec()).ok()
 }
 
-fn put_password(out: &mut BytesMut, password: &PasswordHash) {
+fn put_password(out: &mut impl ByteSink, password: &PasswordHash) {
     put_bytes(out, password.as_bytes());
 }
 
-fn take_password(from: &mut Bytes) -> Option<PasswordHash> {
+fn take_password(from: &mut impl ByteSource) -> Option<PasswordHash> {
     // Copied, so that the hash does not keep the whole entry in memory.
     Some(PasswordHash::new(Bytes::copy_from_slice(&take_bytes(from)?)))
 }
 
-fn put_keys(out: &mut BytesMut, keys: &KeyRange) {
+fn put_keys(out: &mut impl ByteSink, keys: &KeyRange) {
     put_bytes(out, &keys.key);
     put_bytes(out, &keys.range_end);
 }
 
-fn take_keys(from: &mut Bytes) -> Option<KeyRange> {
+fn take_keys(from: &mut impl ByteSource) -> Option<KeyRange> {
     let mut take = || Some(Bytes::copy_from_slice(&take_bytes(from)?));
     Some(KeyRange { key: take()?, range_end: take()? })
 }
 
-fn put_permission(out: &mut BytesMut, permission: &Permission) {
+fn put_permission(out: &mut impl ByteSink, permission: &Permission) {
     out.put_u8(match permission.mode {
         PermissionMode::Read => 0,
         PermissionMode::Write => 1,
@@ -138,7 +138,7 @@ fn put_permission(out: &mut BytesMut, permission: &Permission) {
     put_keys(out, &permission.keys);
 }
 
-fn take_permission(from: &mut Bytes) -> Option<Permission> {
+fn take_permission(from: &mut impl ByteSource) -> Option<Permission> {
     let mode = match take_byte(from)? {
         0 => PermissionMode::Read,
         1 => PermissionMode::Write,
