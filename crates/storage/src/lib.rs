@@ -75,7 +75,9 @@ pub use file_disk::FileDisk;
 pub use names::FileName;
 pub use place::{FilePlace, MovedDirectory};
 pub use reserved_file::ReservedFile;
-pub use snapshots::{CHUNK_BYTES_MAX, SealedSnapshot, SnapshotReader, SnapshotWriter};
+pub use snapshots::{
+    CHUNK_BYTES_MAX, SealedSnapshot, SnapshotReader, SnapshotSyncer, SnapshotWriter,
+};
 pub use store::{OpenedStore, Store, StoreConfig, StoreIdentity, StoreOwner};
 
 /// The Rust in the README is compiled.

@@ -42,6 +42,13 @@ pub struct SnapshotWriter<F> {
     totals: SnapshotTotals,
 }
 
+/// Makes durable what a [`SnapshotWriter`] has appended, through another handle of the same disk.
+#[derive(Debug)]
+pub struct SnapshotSyncer<F> {
+    name: FileName,
+    file: F,
+}
+
 /// A snapshot with durable contents under its temporary name.
 #[derive(Debug)]
 #[must_use = "a snapshot is lost unless it is published"]
@@ -137,7 +144,12 @@ impl<F: Clone> SnapshotWriter<F> {
 
     /// Makes durable what was appended so far.
     pub fn sync<D: Disk<File = F>>(&self, disk: &mut D) -> Result<(), DiskFailure> {
-        disk.sync(&self.file).map_err(DiskFailure::when(DiskOperation::Sync, self.name))
+        self.syncer().sync(disk)
+    }
+
+    /// Syncs the file beside this writer.
+    pub fn syncer(&self) -> SnapshotSyncer<F> {
+        SnapshotSyncer { name: self.name, file: self.file.clone() }
     }
 
     /// Completes the file and makes its contents durable.
@@ -153,6 +165,14 @@ impl<F: Clone> SnapshotWriter<F> {
     pub fn discard<D: Disk<File = F>>(self, disk: &mut D) -> Result<(), DiskFailure> {
         disk.remove(&self.name.to_string())
             .map_err(DiskFailure::when(DiskOperation::Remove, self.name))
+    }
+}
+
+impl<F> SnapshotSyncer<F> {
+    /// Makes durable what was appended before this call. A failure must not be ignored: the disk may
+    /// not report it again.
+    pub fn sync<D: Disk<File = F>>(&self, disk: &mut D) -> Result<(), DiskFailure> {
+        disk.sync(&self.file).map_err(DiskFailure::when(DiskOperation::Sync, self.name))
     }
 }
 
