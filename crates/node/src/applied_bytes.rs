@@ -17,6 +17,8 @@ pub(crate) struct AppliedBytes {
     total: u64,
     /// The same at the newest capture.
     captured: u64,
+    /// The same at the newest snapshot on the disk.
+    saved: u64,
     /// The size of the newest snapshot; 0 if it is not known.
     snapshot: u64,
     /// Indexes, and the bytes of all entries up to there; the oldest first.
@@ -29,7 +31,8 @@ impl AppliedBytes {
     /// Nothing was counted up to this index. Up to `keep_bytes` are to be kept.
     pub(crate) fn new(index: Index, keep_bytes: u64) -> Self {
         let piece = (keep_bytes / PIECES).max(1);
-        Self { total: 0, captured: 0, snapshot: 0, marks: VecDeque::from([(index, 0)]), piece }
+        let marks = VecDeque::from([(index, 0)]);
+        Self { total: 0, captured: 0, saved: 0, snapshot: 0, marks, piece }
     }
 
     /// Entries with this many bytes were handed out, up to this index.
@@ -63,9 +66,22 @@ impl AppliedBytes {
         self.captured = self.total;
     }
 
+    /// The newest capture is on the disk, and has this size.
+    pub(crate) fn on_saved(&mut self, bytes: u64) {
+        self.saved = self.captured;
+        self.snapshot = bytes;
+    }
+
+    /// Whether a peer would get many entries after the snapshot on the disk: as many bytes as a
+    /// quarter of it.
+    pub(crate) fn is_snapshot_old(&self) -> bool {
+        (self.total - self.saved).saturating_mul(4) >= self.snapshot
+    }
+
     /// A snapshot replaced everything up to this index.
     pub(crate) fn restart(&mut self, index: Index) {
         self.captured = self.total;
+        self.saved = self.total;
         self.marks = VecDeque::from([(index, self.total)]);
     }
 
@@ -127,6 +143,21 @@ mod tests {
         bytes.set_snapshot_bytes(20);
         bytes.add(5, 100);
         assert!(bytes.is_capture_due(100));
+    }
+
+    #[test]
+    fn a_snapshot_is_old_after_a_quarter_of_its_bytes() {
+        let mut bytes = AppliedBytes::new(0, 1_000);
+        bytes.add(1, 400);
+        bytes.on_capture();
+        bytes.add(2, 99);
+        assert!(bytes.is_snapshot_old(), "it is not on the disk yet");
+        bytes.on_saved(400);
+        assert!(!bytes.is_snapshot_old());
+        bytes.add(3, 1);
+        assert!(bytes.is_snapshot_old());
+        bytes.restart(3);
+        assert!(!bytes.is_snapshot_old());
     }
 
     #[test]

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 #[cfg(feature = "runtime")]
 use quorate_core::EntryId;
-use quorate_core::{Entries, Index, MemberId, Membership, Payload, SnapshotMeta};
+use quorate_core::message::Message;
+use quorate_core::{Entries, Envelope, Index, MemberId, Membership, Payload, SnapshotMeta};
 use quorate_storage::StoreIdentity;
 
 use crate::cluster_version::{ClusterVersion, UnsupportedVersion, VersionChange, VersionRange};
@@ -31,6 +32,12 @@ pub enum MachineJob {
     Snapshot(SnapshotMeta),
     /// Replace the state by this snapshot, which is on the disk.
     Install(SnapshotMeta),
+    /// Send the current state ([`Applier::state_to_send`]), which is that of the entry in this
+    /// message, to a peer, and report to
+    /// [`Driver::snapshot_sent`](crate::driver::Driver::snapshot_sent) or
+    /// [`Driver::snapshot_lost`](crate::driver::Driver::snapshot_lost). It does not have to be
+    /// written to the disk.
+    SendState(Envelope),
 }
 
 /// The result of a job, for [`Driver::job_done`](crate::driver::Driver::job_done).
@@ -365,6 +372,20 @@ impl<M: Machine> Applier<M> {
         // Entries up to here may be trimmed: the machine's own state should not need them.
         self.save()?;
         Ok(MachineJobDone::Captured { meta, chunks: self.capture_chunks()? })
+    }
+
+    /// The bytes of the current state for a peer, which [`MachineJob::SendState`] asked for. None if
+    /// the machine is ahead of the entry in the message.
+    pub fn state_to_send(
+        &self,
+        message: &Envelope,
+    ) -> Result<Option<SnapshotChunks>, MachineFailed> {
+        let Message::Snapshot(SnapshotMeta { id, .. }) = &message.message else { return Ok(None) };
+        assert!(id.index == self.applied, "sent at {}, not {id}", self.applied);
+        if self.applied < self.resumed {
+            return Ok(None);
+        }
+        self.capture_chunks().map(Some)
     }
 
     /// Where the machine reports its progress.

@@ -6,7 +6,7 @@
 //! each result back. Every request that was given a [`RequestToken`] ends exactly once.
 //! [`Node`](crate::Node) and the simulator `quorate-sim` both run this module.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use quorate_core::message::Message;
@@ -82,8 +82,9 @@ pub struct DriverOutput {
     pub save: Option<Save>,
     /// Messages to send at once.
     pub send: Vec<Envelope>,
-    /// Messages that carry a snapshot: send the snapshot's bytes with each, and report
-    /// to [`Driver::snapshot_sent`].
+    /// Messages that carry a snapshot which is on the disk: send the snapshot's bytes with each,
+    /// and report to [`Driver::snapshot_sent`]. A job may also ask for a snapshot to be sent
+    /// ([`MachineJob::SendState`]).
     pub snapshots: Vec<Envelope>,
     /// Jobs for the machine, in this order, after all earlier jobs.
     pub jobs: Vec<MachineJob>,
@@ -161,6 +162,8 @@ pub struct Driver {
     applied_bytes: AppliedBytes,
     /// As configured; the core's own limit is lower while entries are large.
     trim_keep_entries: u64,
+    /// Members to which the last snapshot was lost: the next one is read from the disk.
+    lost_snapshots: BTreeSet<MemberId>,
     /// Saves in progress, with the messages and snapshots that wait for them.
     saving: VecDeque<SaveInProgress>,
     /// Parts of the next output.
@@ -216,6 +219,7 @@ impl Driver {
             version_changed: None,
             applied_bytes,
             trim_keep_entries,
+            lost_snapshots: BTreeSet::new(),
             saving: VecDeque::new(),
             jobs: Vec::new(),
             send: Vec::new(),
@@ -392,7 +396,7 @@ impl Driver {
     /// A capture of the machine as of this index is durable, and has this many bytes.
     pub fn snapshot_saved(&mut self, index: Index, bytes: u64) {
         self.capturing = false;
-        self.applied_bytes.set_snapshot_bytes(bytes);
+        self.applied_bytes.on_saved(bytes);
         let fitting = self.applied_bytes.entries_within(index, self.options.trim_keep_bytes);
         self.raft.set_trim_keep_entries(self.trim_keep_entries.min(fitting));
         let _ = self.step(Input::Snapshotted(index));
@@ -415,11 +419,15 @@ impl Driver {
 
     /// All bytes of a snapshot reached this peer.
     pub fn snapshot_sent(&mut self, to: MemberId) {
+        self.lost_snapshots.remove(&to);
         let _ = self.step(Input::SnapshotSent(to));
     }
 
     /// A snapshot did not reach this peer.
     pub fn snapshot_lost(&mut self, to: MemberId) {
+        if self.raft.membership().contains(to) {
+            self.lost_snapshots.insert(to);
+        }
         let _ = self.step(Input::SnapshotLost(to));
     }
 
@@ -505,6 +513,7 @@ impl Driver {
         let mut snapshots = Vec::new();
         if send.iter().any(carries_snapshot) {
             (snapshots, send) = send.into_iter().partition(carries_snapshot);
+            snapshots.retain_mut(|envelope| !self.sends_current_state(envelope));
         }
         DriverOutput {
             save: output.save,
@@ -516,6 +525,24 @@ impl Driver {
             outcomes: std::mem::take(&mut self.outcomes),
             events: output.events,
         }
+    }
+
+    /// If the snapshot on the disk is old, the peer gets the current state instead of it and of all
+    /// entries since. Its message then names another entry than the core chose, which is harmless:
+    /// this log has all entries from the older one on.
+    fn sends_current_state(&mut self, envelope: &mut Envelope) -> bool {
+        let Message::Snapshot(meta) = &mut envelope.message else { return false };
+        let is_newer = self.handed.index > meta.id.index;
+        if !is_newer
+            || !self.applied_bytes.is_snapshot_old()
+            || self.lost_snapshots.contains(&envelope.to)
+        {
+            return false;
+        }
+        let membership = self.raft.membership_at(self.handed.index);
+        *meta = SnapshotMeta { id: self.handed, membership };
+        self.jobs.push(MachineJob::SendState(envelope.clone()));
+        true
     }
 
     pub(crate) fn step(&mut self, input: Input) -> Result<Accepted, Dropped> {

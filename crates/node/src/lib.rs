@@ -175,7 +175,9 @@ pub mod storage {
     //! `testkit::storage`.
 
     #[cfg(feature = "runtime")]
-    pub use crate::runtime::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};
+    pub use crate::runtime::{
+        SnapshotSink, SnapshotSource, SnapshotSync, Storage, StorageError, StoredState,
+    };
     pub use quorate_storage::{FileDisk, MovedDirectory, StoreConfig, StoreIdentity};
 }
 

@@ -35,6 +35,16 @@ struct TestCluster {
     outcomes: BTreeMap<(u64, RequestToken), RequestOutcome>,
     options: DriverOptions,
     trim_keep_entries: u64,
+    /// The snapshots that were sent, and where their bytes came from.
+    snapshots: Vec<(SnapshotFrom, u64)>,
+    /// Snapshots from here are lost.
+    lost_from: Option<SnapshotFrom>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SnapshotFrom {
+    Disk,
+    Machine,
 }
 
 impl TestCluster {
@@ -49,7 +59,17 @@ impl TestCluster {
         let first = Membership::new(voters.iter().copied().map(MemberId), []);
         let (members, outcomes) = (BTreeMap::new(), BTreeMap::new());
         let trim_keep_entries = keep;
-        let mut cluster = Self { folder, first, members, outcomes, options, trim_keep_entries };
+        let (snapshots, lost_from) = (Vec::new(), None);
+        let mut cluster = Self {
+            folder,
+            first,
+            members,
+            outcomes,
+            options,
+            trim_keep_entries,
+            snapshots,
+            lost_from,
+        };
         voters.iter().for_each(|id| cluster.start(*id, 0));
         cluster
     }
@@ -94,10 +114,15 @@ impl TestCluster {
                 member.store.sync().unwrap();
                 member.driver.saved(save.id);
             }
+            let mut states = Vec::new();
             for job in output.jobs {
-                match &mut member.held_jobs {
-                    Some(held) => held.push(job),
-                    None => member.do_job(job),
+                match (&mut member.held_jobs, job) {
+                    (Some(held), job) => held.push(job),
+                    (None, MachineJob::SendState(envelope)) => {
+                        let state = member.applier.state_to_send(&envelope).unwrap();
+                        states.push((envelope, state.unwrap().map(Result::unwrap).collect()));
+                    }
+                    (None, job) => member.do_job(job),
                 }
             }
             for load in output.load {
@@ -113,7 +138,10 @@ impl TestCluster {
                 assert_eq!(self.outcomes.insert(key, outcome), None, "{key:?} ends twice");
             }
             for envelope in output.snapshots {
-                self.carry_snapshot(id, envelope);
+                self.carry_stored_snapshot(id, envelope);
+            }
+            for (envelope, chunks) in states {
+                self.carry_snapshot(id, envelope, SnapshotFrom::Machine, chunks);
             }
             for envelope in output.send {
                 if let Some(to) = self.members.get_mut(&envelope.to.0) {
@@ -123,12 +151,25 @@ impl TestCluster {
         }
     }
 
-    fn carry_snapshot(&mut self, from: u64, envelope: Envelope) {
+    fn carry_stored_snapshot(&mut self, from: u64, envelope: Envelope) {
+        let Message::Snapshot(meta) = &envelope.message else { panic!("{envelope:?}") };
+        let chunks = self.member(from).read_snapshot(meta);
+        self.carry_snapshot(from, envelope, SnapshotFrom::Disk, chunks);
+    }
+
+    fn carry_snapshot(
+        &mut self,
+        from: u64,
+        envelope: Envelope,
+        source: SnapshotFrom,
+        chunks: Vec<Bytes>,
+    ) {
         let Message::Snapshot(meta) = &envelope.message else { panic!("{envelope:?}") };
         let meta = meta.clone();
-        let chunks = self.member(from).read_snapshot(&meta);
         let to = envelope.to;
-        let arrived = self.members.get_mut(&to.0).map(|member| {
+        self.snapshots.push((source, meta.id.index));
+        let receiver = self.members.get_mut(&to.0).filter(|_| self.lost_from != Some(source));
+        let arrived = receiver.map(|member| {
             member.write_snapshot(meta, chunks);
             member.driver.receive(envelope);
         });
@@ -187,6 +228,7 @@ impl TestMember {
                 install(&mut self.store, &mut self.applier, &meta).unwrap()
             }
             MachineJob::Snapshot(meta) => self.applier.capture(meta).unwrap(),
+            MachineJob::SendState(envelope) => panic!("{envelope:?}"),
         };
         match done {
             MachineJobDone::Captured { meta, chunks } => {
@@ -467,6 +509,65 @@ fn snapshot_saved_and_not_installed(name: &str) -> TestCluster {
     assert!(member.held_jobs.iter().flatten().any(install));
     assert_eq!(member.driver.saves_waiting(), 0, "all saves are durable");
     cluster
+}
+
+/// Member 3 missed entries that are trimmed, and starts. Returns the index of the snapshot on the
+/// leader's disk.
+fn member_that_needs_a_snapshot(name: &str, entries_after: u64) -> (TestCluster, u64) {
+    let mut options = DriverOptions::default();
+    options.snapshot_entries = Some(30);
+    let mut cluster = TestCluster::new(name, &[1, 2, 3], options);
+    cluster.elect(1);
+    cluster.members.remove(&3);
+    let stored = |cluster: &mut TestCluster| cluster.member(1).driver.raft().snapshot().id.index;
+    let first = stored(&mut cluster);
+    for number in 0.. {
+        let _ = cluster.put(1, &format!("k{number}"), "v");
+        if stored(&mut cluster) > first {
+            break;
+        }
+    }
+    cluster.ticks(60); // The leader stops keeping its log for member 3.
+    for number in 0..entries_after {
+        let _ = cluster.put(1, &format!("after{number}"), "v");
+    }
+    let stored = stored(&mut cluster);
+    cluster.start(3, 0);
+    (cluster, stored)
+}
+
+#[test]
+fn a_peer_gets_the_current_state_instead_of_an_old_snapshot() {
+    let (mut cluster, stored) = member_that_needs_a_snapshot("current-state", 20);
+    cluster.ticks(20);
+    assert_eq!(cluster.snapshots, [(SnapshotFrom::Machine, stored + 20)]);
+    assert_eq!(cluster.get(3, "after19"), value("v"));
+    let _ = cluster.put(1, "next", "w");
+    assert_eq!(cluster.get(3, "next"), value("w"));
+    // The member can start from what it received.
+    cluster.members.remove(&3);
+    cluster.start(3, 0);
+    assert_eq!(cluster.member(3).driver.raft().snapshot().id.index, stored + 20);
+    assert_eq!(cluster.member(3).applier.machine().get(b"after19"), value("v").as_ref());
+}
+
+#[test]
+fn a_peer_gets_the_snapshot_on_the_disk_if_little_happened_since() {
+    let (mut cluster, stored) = member_that_needs_a_snapshot("stored-snapshot", 2);
+    cluster.ticks(20);
+    assert_eq!(cluster.snapshots, [(SnapshotFrom::Disk, stored)]);
+    assert_eq!(cluster.get(3, "after1"), value("v"));
+}
+
+/// A peer may be unable to receive it, or the machine to send it.
+#[test]
+fn after_a_lost_state_the_snapshot_on_the_disk_is_sent() {
+    let (mut cluster, stored) = member_that_needs_a_snapshot("lost-state", 20);
+    cluster.lost_from = Some(SnapshotFrom::Machine);
+    cluster.ticks(30);
+    let sent = [(SnapshotFrom::Machine, stored + 20), (SnapshotFrom::Disk, stored)];
+    assert_eq!(cluster.snapshots, sent);
+    assert_eq!(cluster.get(3, "after19"), value("v"));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use quorate_core::{Entries, SnapshotMeta};
+use quorate_core::{Entries, Envelope, SnapshotMeta};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, spawn_blocking};
 use tracing::warn;
@@ -15,7 +15,7 @@ use super::disk_use::DiskUses;
 use super::mailbox::Completion;
 use super::metrics::{Counters, NodeObserver};
 use super::pending_replies::MachineReplies;
-use super::snapshots::LoadedSlot;
+use super::snapshots::{LoadedSlot, OutgoingBytes};
 use super::status::StopReason;
 use super::storage::SnapshotSource;
 use crate::applier::{Applier, LoadedSnapshot, MachineJob, MachineJobDone};
@@ -112,6 +112,7 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
                     self.report(&mut done);
                     self.capture(meta)
                 }
+                ApplyCommand::Job(MachineJob::SendState(envelope)) => self.send_state(envelope),
                 ApplyCommand::Job(MachineJob::Install(meta)) => {
                     return BatchResult { done, then: NextStep::Install(meta, jobs.collect()) };
                 }
@@ -182,6 +183,13 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
                 }
             }
         });
+        Ok(())
+    }
+
+    /// The member's task passes it to the transport.
+    fn send_state(&mut self, envelope: Envelope) -> Result<(), MachineFailed> {
+        let state = self.applier.state_to_send(&envelope)?.map(OutgoingBytes::Machine);
+        self.done.push(Completion::SnapshotOpened(Box::new(envelope), state));
         Ok(())
     }
 

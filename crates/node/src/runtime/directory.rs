@@ -10,7 +10,9 @@ use quorate_storage::{
     Disk, FileDisk, SnapshotReader, SnapshotWriter, Store, StoreConfig, StoreIdentity,
 };
 
-use super::storage::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};
+use super::storage::{
+    SnapshotSink, SnapshotSource, SnapshotSync, Storage, StorageError, StoredState,
+};
 
 /// A member's log and snapshots in files: see docs/formats.md for every byte.
 ///
@@ -123,7 +125,7 @@ struct DirectorySnapshotSink<D: Disk> {
 
 impl<D> SnapshotSink for DirectorySnapshotSink<D>
 where
-    D: Disk + Send,
+    D: Disk + Clone + Send + 'static,
     D::File: Send,
 {
     fn append(&mut self, bytes: &[u8]) -> Result<(), StorageError> {
@@ -134,6 +136,12 @@ where
     fn sync(&mut self) -> Result<(), StorageError> {
         let writer = self.writer.as_ref().ok_or(StorageNotOpen)?;
         Ok(writer.sync(&mut self.disk)?)
+    }
+
+    fn sync_beside(&self) -> Option<SnapshotSync> {
+        let syncer = self.writer.as_ref()?.syncer();
+        let mut disk = self.disk.clone();
+        Some(Box::new(move || Ok(syncer.sync(&mut disk)?)))
     }
 
     fn finish(mut self: Box<Self>) -> Result<(), StorageError> {

@@ -17,6 +17,7 @@ use super::batch_queue::{BatchQueue, QuietKind};
 use super::job_queue::JobQueue;
 use super::mailbox::Completion;
 use super::metrics::{Counters, NodeObserver};
+use super::snapshots::OutgoingBytes;
 use super::status::StopReason;
 use super::storage::{SnapshotSink, SnapshotSource, Storage, StorageError};
 
@@ -237,7 +238,7 @@ impl OpenSlot {
             DiskJob::Read(id, reply) => drop(reply.send(storage.open_snapshot(id)?)),
             DiskJob::Send(id, envelope) => {
                 // It may have been replaced since: then the leader picks a newer one.
-                let source = storage.open_snapshot(id).ok();
+                let source = storage.open_snapshot(id).ok().map(OutgoingBytes::Disk);
                 self.slot.done.push(Completion::SnapshotOpened(envelope, source));
             }
             DiskJob::Release(id) => storage.release_snapshot(id),

@@ -14,8 +14,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::batch_queue::BatchQueue;
 use super::side_messages::LeaderView;
+use super::snapshots::OutgoingBytes;
 use super::status::{NodeStatus, StopReason};
-use super::storage::SnapshotSource;
 use super::transport::PeerMessage;
 use crate::applier::MachineJobDone;
 use crate::command_id::CommandBuffer;
@@ -101,7 +101,7 @@ pub(crate) enum Completion {
     SnapshotFailed(Index),
     SnapshotSent(MemberId, bool),
     /// A snapshot for this peer was opened, or could not be.
-    SnapshotOpened(Box<Envelope>, Option<Box<dyn SnapshotSource>>),
+    SnapshotOpened(Box<Envelope>, Option<OutgoingBytes>),
     Control(Control),
     Ended(StopReason),
 }

@@ -20,6 +20,7 @@ mod delayed_messages;
 mod directory;
 pub(crate) mod disk_thread;
 pub(crate) mod disk_use;
+mod early_sync;
 mod host;
 pub(crate) mod inbox;
 mod job_queue;
@@ -34,7 +35,7 @@ mod pending_replies;
 mod raft_threads;
 mod shared_barriers;
 mod side_messages;
-mod snapshots;
+pub(crate) mod snapshots;
 pub(crate) mod status;
 mod storage;
 mod sync;
@@ -57,7 +58,7 @@ pub use metrics::{Metric, MetricKind, Metrics, NodeObserver};
 pub use node::{CommandReply, LocalRead, Node};
 pub use snapshots::{IncomingSnapshot, OutgoingSnapshot, SnapshotReceiveError};
 pub use status::{MembershipEvent, MembershipWatch, NodeStatus, StopReason};
-pub use storage::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};
+pub use storage::{SnapshotSink, SnapshotSource, SnapshotSync, Storage, StorageError, StoredState};
 pub use transport::{
     HostedMember, Introduction, MemberKey, PeerMessage, RejectReason, Transport, TransportError,
 };

@@ -13,31 +13,52 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::batch_queue::BatchQueue;
 use super::disk_use::DiskUse;
+use super::early_sync::EarlySync;
 use super::inbox::LocalMember;
 use super::mailbox::{Completion, FromPeers};
 use super::storage::{SnapshotSink, SnapshotSource, StorageError};
 use super::sync::lock;
 use crate::applier::{LoadedSnapshot, SnapshotInstallError};
+use crate::machine::SnapshotChunks;
 
 /// A snapshot to be sent. If it is dropped before [`OutgoingSnapshot::arrived`] is called, it
 /// counts as lost, and the leader retries later.
 #[must_use = "a dropped snapshot counts as lost"]
 pub struct OutgoingSnapshot {
     envelope: Envelope,
-    bytes: u64,
-    source: Option<(Box<dyn SnapshotSource>, DiskUse)>,
+    bytes: Option<u64>,
+    source: Option<(OutgoingBytes, DiskUse)>,
     done: Arc<BatchQueue<Completion>>,
     arrived: bool,
+}
+
+/// Where the bytes of a snapshot for a peer come from.
+pub(crate) enum OutgoingBytes {
+    Disk(Box<dyn SnapshotSource>),
+    /// The machine's state, encoded while it is sent.
+    Machine(SnapshotChunks),
+}
+
+impl OutgoingBytes {
+    fn next_chunk(&mut self) -> Result<Option<Bytes>, StorageError> {
+        match self {
+            Self::Disk(source) => source.next_chunk(),
+            Self::Machine(chunks) => chunks.next().transpose(),
+        }
+    }
 }
 
 impl OutgoingSnapshot {
     pub(crate) fn new(
         envelope: Envelope,
-        source: Box<dyn SnapshotSource>,
+        source: OutgoingBytes,
         user: DiskUse,
         done: Arc<BatchQueue<Completion>>,
     ) -> Self {
-        let bytes = source.bytes();
+        let bytes = match &source {
+            OutgoingBytes::Disk(source) => Some(source.bytes()),
+            OutgoingBytes::Machine(_) => None,
+        };
         Self { envelope, bytes, source: Some((source, user)), done, arrived: false }
     }
 
@@ -46,8 +67,8 @@ impl OutgoingSnapshot {
         &self.envelope
     }
 
-    /// The number of bytes to send.
-    pub fn bytes(&self) -> u64 {
+    /// The number of bytes to send. It is not known for a state that is encoded while it is sent.
+    pub fn bytes(&self) -> Option<u64> {
         self.bytes
     }
 
@@ -59,7 +80,7 @@ impl OutgoingSnapshot {
             drop(source); // Closes its file before the disk counts as unused.
             return Err(SnapshotReadAborted.into());
         }
-        let read = spawn_blocking(move || (read_piece(&mut *source), source, user)).await;
+        let read = spawn_blocking(move || (read_piece(&mut source), source, user)).await;
         let (read, source, user) = read?;
         self.source = Some((source, user));
         read
@@ -72,7 +93,7 @@ impl OutgoingSnapshot {
 }
 
 /// Reads several short chunks together: each piece costs some hand-overs between threads.
-fn read_piece(source: &mut dyn SnapshotSource) -> Result<Option<Bytes>, StorageError> {
+fn read_piece(source: &mut OutgoingBytes) -> Result<Option<Bytes>, StorageError> {
     let Some(first) = source.next_chunk()? else { return Ok(None) };
     if first.len() >= PIECE_BYTES_MIN {
         return Ok(Some(first));
@@ -108,6 +129,7 @@ pub struct IncomingSnapshot {
     local: Arc<LocalMember>,
     envelope: Envelope,
     sink: Option<(Box<dyn SnapshotSink>, DiskUse)>,
+    early_sync: EarlySync,
     /// A copy of everything that is appended goes to the machine's loader, which runs beside.
     to_loader: Option<SyncSender<Bytes>>,
     loading: JoinHandle<Result<Option<LoadedSnapshot>, SnapshotInstallError>>,
@@ -134,12 +156,15 @@ impl IncomingSnapshot {
         }
         let sink = local.disk.begin_snapshot(meta.clone()).await;
         let sink = sink.ok_or(SnapshotReceiveError::Stopped)?;
-        let sink = Some((sink.map_err(SnapshotReceiveError::Disk)?, disk_use));
+        let sink = sink.map_err(SnapshotReceiveError::Disk)?;
+        let early_sync = EarlySync::new(sink.sync_beside(), local.disk_uses.clone());
+        let sink = Some((sink, disk_use));
         let (to_loader, arriving) = sync_channel(LOADED_AHEAD);
         let load = Arc::clone(&local.load_snapshot);
         let loading = spawn_blocking(move || load(&meta, &mut arriving.into_iter()));
         let to_loader = Some(to_loader);
-        Ok(Self { local, envelope, sink, to_loader, loading, bytes: 0, _permit: permit })
+        let bytes = 0;
+        Ok(Self { local, envelope, sink, early_sync, to_loader, loading, bytes, _permit: permit })
     }
 
     /// Appends bytes. Returns when they are written, so that the sender is slowed down to the
@@ -162,7 +187,9 @@ impl IncomingSnapshot {
         let (appended, sink, user) =
             appended.map_err(|why| SnapshotReceiveError::Disk(why.into()))?;
         self.sink = Some((sink, user));
-        appended.map_err(SnapshotReceiveError::Disk)
+        appended.map_err(SnapshotReceiveError::Disk)?;
+        let synced = self.early_sync.on_added(self.bytes).await;
+        synced.map_err(SnapshotReceiveError::Disk)
     }
 
     /// The number of bytes that were appended.
@@ -179,6 +206,7 @@ impl IncomingSnapshot {
         let loaded = loaded
             .map_err(|why| SnapshotReceiveError::Disk(why.into()))?
             .map_err(SnapshotReceiveError::Invalid)?;
+        self.early_sync.finish().await.map_err(SnapshotReceiveError::Disk)?;
         let (sink, user) = self.sink.take().ok_or(SnapshotReceiveError::Stopped)?;
         let finished = spawn_blocking(move || {
             let finished = sink.finish();

@@ -85,9 +85,18 @@ pub trait SnapshotSink: Send {
         Ok(())
     }
 
+    /// A function that makes durable what was added before it is called, on another thread, while
+    /// more is added. A storage without a disk has none.
+    fn sync_beside(&self) -> Option<SnapshotSync> {
+        None
+    }
+
     /// Makes it durable. It is used after [`Storage::adopt_snapshot`].
     fn finish(self: Box<Self>) -> Result<(), StorageError>;
 }
+
+/// See [`SnapshotSink::sync_beside`].
+pub type SnapshotSync = Box<dyn FnMut() -> Result<(), StorageError> + Send>;
 
 /// A snapshot that is being read.
 pub trait SnapshotSource: Send {

@@ -150,6 +150,33 @@ async fn messages_of_many_runs_are_delivered_in_parts() {
     there.transport.stop().await;
 }
 
+/// A process of the second version of the peer protocol. The snapshot counts as lost at once, so that
+/// the leader sends another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_peer_gets_no_snapshot_of_unknown_size() {
+    let here = process(config()).await;
+    let one = here.add(key(1, ONE), 1, 1024);
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    here.transport.set_peers(one.key, vec![(TWO, MemberInfo::address(address))]);
+    let envelope = one.envelope(TWO, 5, Message::Snapshot(SnapshotMeta::default()));
+    here.transport.send_snapshot(one.key, one.state(envelope, vec!["state".into()]));
+    let (stream, _) = timeout(TIMEOUT, listener.accept()).await.unwrap().unwrap();
+    let (read, mut write) = stream.into_split();
+    let mut reader = FrameReader::new(read, 1 << 20);
+    while reader.take_bytes::<8>().is_none() {
+        reader.fill(TIMEOUT).await.unwrap();
+    }
+    assert_eq!(reader.next(TIMEOUT).await.unwrap().kind, FrameKind::Hello);
+    let mut batch = FrameBatch::default();
+    let reply = HelloReply { version: 2, ..HelloReply::default() };
+    batch.push(FrameKind::HelloReply, 0, &reply);
+    batch.write_to(&mut write, TIMEOUT, &TcpCounters::default()).await.unwrap();
+    assert_eq!(one.reported().await.unwrap(), (TWO, false));
+    assert!(reader.next(TIMEOUT).await.is_err(), "nothing of it is sent");
+    here.transport.stop().await;
+}
+
 /// A process of the first version of the peer protocol.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_peer_gets_each_message_in_a_frame_of_its_own() {

@@ -21,9 +21,11 @@ pub(crate) const MAGIC: [u8; 8] = *b"quorate\n";
 
 /// The versions of everything after the hello that this code speaks.
 pub(crate) const VERSION_MIN: u32 = 1;
-pub(crate) const VERSION_MAX: u32 = 2;
+pub(crate) const VERSION_MAX: u32 = 3;
 /// The first version in which a frame may have several messages (`message_run.rs`).
 pub(crate) const RUNS_SINCE: u32 = 2;
+/// The first version in which the size of a snapshot may be unknown when it begins.
+pub(crate) const UNKNOWN_SIZES_SINCE: u32 = 3;
 
 /// Longer frames are rejected until a member has introduced itself and was accepted; replies to
 /// a dialler are never longer.

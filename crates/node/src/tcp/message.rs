@@ -30,6 +30,9 @@ pub(crate) struct MessageHead {
     /// Of a snapshot: the number of bytes that follow.
     #[prost(uint64, tag = "4")]
     pub(crate) snapshot_bytes: u64,
+    /// Of a snapshot: the number of bytes is known only at its end.
+    #[prost(bool, tag = "5")]
+    pub(crate) snapshot_size_unknown: bool,
     #[prost(
         oneof = "MessageBody",
         tags = "16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33"
@@ -247,6 +250,7 @@ impl MessageHead {
             joined_at: envelope.joined_at,
             on_behalf_of: (!own).then_some(envelope.from.0),
             snapshot_bytes: 0,
+            snapshot_size_unknown: false,
             message: Some(MessageBody::new(&envelope.message)),
         })
     }

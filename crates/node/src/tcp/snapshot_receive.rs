@@ -22,10 +22,10 @@ pub(crate) async fn receive(
     begin: Frame,
     pair: Introduction,
 ) -> Result<(), Disconnect> {
-    let (envelope, bytes) = announced(begin, pair)?;
+    let (envelope, announced_bytes) = announced(begin, pair)?;
     let channel = 1;
-    match receive_chunks(connection, envelope, bytes, pair).await {
-        Ok(()) => {
+    match receive_chunks(connection, envelope, announced_bytes, pair).await {
+        Ok(bytes) => {
             connection.shared.counts.one(TcpCounter::SnapshotsReceived);
             info!(member = %pair.to, peer = %pair.from.member, bytes, "snapshot received");
             connection.replies.push(FrameKind::SnapshotDone, channel, &EmptyHead {});
@@ -44,13 +44,13 @@ pub(crate) async fn receive(
     Ok(())
 }
 
-/// The message, and how many bytes follow.
-fn announced(begin: Frame, pair: Introduction) -> Result<(Envelope, u64), Disconnect> {
+/// The message, and how many bytes follow, if that is known.
+fn announced(begin: Frame, pair: Introduction) -> Result<(Envelope, Option<u64>), Disconnect> {
     let malformed = Disconnect::TcpCounter(TcpCounter::Malformed);
     let Ok(head) = <MessageHead as prost::Message>::decode(&begin.head[..]) else {
         return Err(malformed);
     };
-    let bytes = head.snapshot_bytes;
+    let bytes = (!head.snapshot_size_unknown).then_some(head.snapshot_bytes);
     match head.into_envelope(begin.body, pair.from.member, pair.incarnation, pair.to) {
         Ok(envelope) if matches!(envelope.message, Message::Snapshot(_)) => Ok((envelope, bytes)),
         _ => Err(malformed),
@@ -71,12 +71,13 @@ impl<T: Into<Disconnect>> From<T> for ReceiveError {
     }
 }
 
+/// Returns the number of bytes.
 async fn receive_chunks(
     connection: &mut IncomingConnection<'_>,
     envelope: Envelope,
-    bytes: u64,
+    announced_bytes: Option<u64>,
     pair: Introduction,
-) -> Result<(), ReceiveError> {
+) -> Result<u64, ReceiveError> {
     let begun = connection.inbox.begin_snapshot(addressee(&pair), envelope);
     let begun = while_alive(connection, begun, None).await?;
     let mut snapshot = begun.map_err(ReceiveError::Refused)?;
@@ -92,7 +93,8 @@ async fn receive_chunks(
             FrameKind::KeepAlive => {}
             FrameKind::SnapshotChunk => {
                 let head: ChunkHead = decode(&frame).ok_or_else(malformed)?;
-                let fits = passed.bytes + frame.body.len() as u64 <= bytes;
+                let after = passed.bytes + frame.body.len() as u64;
+                let fits = announced_bytes.is_none_or(|bytes| after <= bytes);
                 if !fits || frame.body.is_empty() || passed.add(&frame.body) != head {
                     return Err(malformed());
                 }
@@ -103,12 +105,14 @@ async fn receive_chunks(
             }
             FrameKind::SnapshotEnd => {
                 let head: EndHead = decode(&frame).ok_or_else(malformed)?;
-                if passed.end() != head || passed.bytes != bytes {
+                let is_announced = announced_bytes.is_none_or(|bytes| passed.bytes == bytes);
+                if passed.end() != head || !is_announced {
                     return Err(malformed());
                 }
                 let finished = snapshot.finish();
                 let finished = while_alive(connection, finished, None).await?;
-                return finished.map_err(ReceiveError::Refused);
+                finished.map_err(ReceiveError::Refused)?;
+                return Ok(passed.bytes);
             }
             _ => return Err(ReceiveError::Broken(Disconnect::TcpCounter(TcpCounter::Unexpected))),
         }

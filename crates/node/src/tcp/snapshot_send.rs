@@ -10,7 +10,9 @@ use tracing::{info, warn};
 
 use super::counters::TcpCounter;
 use super::frame::{FrameBatch, FrameBody, FrameKind, NO_TIMEOUT};
-use super::handshake::{Dialled, IntroduceHead, Purpose, Reader, RefusedHead, Writer, dial};
+use super::handshake::{
+    Dialled, IntroduceHead, Purpose, Reader, RefusedHead, UNKNOWN_SIZES_SINCE, Writer, dial,
+};
 use super::message::{EmptyHead, MessageHead};
 use super::shared::{Route, TcpShared};
 use super::snapshot_stream::{SnapshotProgress, SnapshotRefusedHead};
@@ -46,9 +48,9 @@ async fn send_in_turn(shared: Arc<TcpShared>, route: Route, mut snapshot: Outgoi
     shared.snapshots_waiting.fetch_sub(1, Ordering::Relaxed);
     let Route { pair, link, .. } = route;
     let Introduction { from, to, .. } = pair;
-    let (address, bytes) = (link.address(), snapshot.bytes());
+    let address = link.address();
     match transmit(&shared, address, pair, &mut snapshot).await {
-        Ok(()) => {
+        Ok(bytes) => {
             shared.counts.one(TcpCounter::SnapshotsSent);
             info!(member = %from.member, peer = %to, address, bytes, "snapshot sent");
             snapshot.arrived();
@@ -76,19 +78,24 @@ fn lost(why: impl ToString) -> SendError {
     SendError::Lost(why.to_string())
 }
 
+/// Returns the number of bytes.
 async fn transmit(
     shared: &TcpShared,
     address: &str,
     pair: Introduction,
     snapshot: &mut OutgoingSnapshot,
-) -> Result<(), SendError> {
+) -> Result<u64, SendError> {
     let TcpShared { config, counts, advertise, .. } = shared;
     let envelope = snapshot.envelope();
     let head = MessageHead::new(envelope, pair.from.member, pair.incarnation);
     let mut head = head.map_err(|_| lost("the snapshot is of another member"))?;
-    head.snapshot_bytes = snapshot.bytes();
-    let Dialled { reader, writer, .. } =
+    head.snapshot_bytes = snapshot.bytes().unwrap_or_default();
+    head.snapshot_size_unknown = snapshot.bytes().is_none();
+    let Dialled { reader, writer, version } =
         dial(config, counts, address, advertise, Purpose::Snapshot).await.map_err(lost)?;
+    if head.snapshot_size_unknown && version < UNKNOWN_SIZES_SINCE {
+        return Err(lost("the peer's program is too old for a snapshot of unknown size"));
+    }
     let mut stream = SnapshotStream { shared, reader, writer, batch: FrameBatch::default() };
     stream.batch.push(FrameKind::Introduce, CHANNEL, &IntroduceHead::from(pair));
     stream.batch.push(FrameKind::SnapshotBegin, CHANNEL, &head);
@@ -103,7 +110,8 @@ async fn transmit(
     }
     stream.batch.push(FrameKind::SnapshotEnd, CHANNEL, &passed.end());
     stream.write().await?;
-    read_reply(&mut stream.reader, config.silence_timeout).await
+    read_reply(&mut stream.reader, config.silence_timeout).await?;
+    Ok(passed.bytes)
 }
 
 struct SnapshotStream<'a> {

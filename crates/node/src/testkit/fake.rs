@@ -24,6 +24,7 @@ use crate::runtime::disk_use::DiskUses;
 use crate::runtime::inbox::{LocalMember, LocalMembers};
 use crate::runtime::mailbox::{Completion, FromPeers};
 use crate::runtime::metrics::Counters;
+use crate::runtime::snapshots::OutgoingBytes;
 use crate::runtime::status::KnownMembership;
 use crate::runtime::{
     Inbox, MemberKey, OutgoingSnapshot, PeerMessage, SnapshotSink, SnapshotSource, Storage,
@@ -146,6 +147,13 @@ impl FakeMember {
             _ => SnapshotMeta::default(),
         };
         let source = Box::new(FakeSource { meta, chunks: chunks.into() });
+        let user = DiskUses::new().begin_use();
+        OutgoingSnapshot::new(envelope, OutgoingBytes::Disk(source), user, Arc::clone(&self.done))
+    }
+
+    /// A state of this member's machine, whose size is not known.
+    pub(crate) fn state(&self, envelope: Envelope, chunks: Vec<Bytes>) -> OutgoingSnapshot {
+        let source = OutgoingBytes::Machine(Box::new(chunks.into_iter().map(Ok)));
         let user = DiskUses::new().begin_use();
         OutgoingSnapshot::new(envelope, source, user, Arc::clone(&self.done))
     }

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::fake::{FakeMember, Process, Received, TIMEOUT};
 use super::random_values::{MESSAGE_KINDS, RandomValues};
 use crate::runtime::inbox::write;
-use crate::runtime::{MemberKey, PeerMessage, RejectReason, Transport, lock};
+use crate::runtime::{MemberKey, OutgoingSnapshot, PeerMessage, RejectReason, Transport, lock};
 
 /// A transport for the suite, and the info of its members in a membership.
 pub struct TransportUnderTest {
@@ -350,14 +350,20 @@ fn snapshot(member: &FakeMember, seed: u64) -> (Envelope, Vec<Bytes>, Vec<u8>) {
 
 async fn snapshots_arrive_complete(make: MakeTransport<'_>) -> Result<(), TransportSuiteFailure> {
     let mut pair = ProcessPair::new(make, 64).await?;
-    send_snapshot(&mut pair, 1).await?;
-    send_snapshot(&mut pair, 2).await?;
+    send_snapshot(&mut pair, 1, FakeMember::snapshot).await?;
+    send_snapshot(&mut pair, 2, FakeMember::snapshot).await?;
+    send_snapshot(&mut pair, 5, FakeMember::state).await?;
     pair.stop().await
 }
 
-async fn send_snapshot(pair: &mut ProcessPair, seed: u64) -> Result<(), TransportSuiteFailure> {
+async fn send_snapshot(
+    pair: &mut ProcessPair,
+    seed: u64,
+    make: fn(&FakeMember, Envelope, Vec<Bytes>) -> OutgoingSnapshot,
+) -> Result<(), TransportSuiteFailure> {
     let (envelope, chunks, all) = snapshot(&pair.one, seed);
-    pair.here.transport.send_snapshot(pair.one.key, pair.one.snapshot(envelope.clone(), chunks));
+    let outgoing = make(&pair.one, envelope.clone(), chunks);
+    pair.here.transport.send_snapshot(pair.one.key, outgoing);
     if pair.one.reported().await? != (TWO, true) {
         return Err(TransportSuiteFailure::new("a snapshot was lost"));
     }
@@ -391,7 +397,7 @@ async fn a_refused_snapshot_is_reported_as_lost(
         ));
     }
     pair.two.disk.refuses.store(false, Ordering::SeqCst);
-    send_snapshot(&mut pair, 4).await?;
+    send_snapshot(&mut pair, 4, FakeMember::snapshot).await?;
     pair.stop().await
 }
 

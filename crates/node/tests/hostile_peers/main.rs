@@ -71,7 +71,7 @@ fn greetings() -> Vec<Case> {
         case("long address", Connecting, long, "frame_malformed"),
         case("unknown purpose", Connecting, hello(1, 1, 7), "frame_malformed"),
         case("versions upside down", Connecting, hello(2, 1, 0), "frame_malformed"),
-        case("later versions only", Connecting, hello(3, 9, 0), "handshake_wrong_version"),
+        case("later versions only", Connecting, hello(4, 9, 0), "handshake_wrong_version"),
         Case { ends: true, ..case("half a hello", Connecting, cut, "frame_truncated") },
         case("silence", Connecting, vec![], "handshake_timeout"),
         case("a hello that stops", Connecting, late, "handshake_timeout"),
@@ -166,6 +166,10 @@ fn snapshots() -> Vec<Case> {
     };
     let no_snapshot = frame(SNAPSHOT_BEGIN, 1, &heartbeat(1)[24..], &[]);
     let with = |size, rest: Vec<Vec<u8>>| [vec![begin(size)], rest].concat().concat();
+    let of_unknown_size = |rest: Vec<Vec<u8>>| {
+        let head = [number(1, 1), number(5, 1), bytes(24, &meta)].concat();
+        [vec![frame(SNAPSHOT_BEGIN, 1, &head, &[])], rest].concat().concat()
+    };
     let malformed = "frame_malformed";
     vec![
         case("no snapshot", SnapshotWelcome, no_snapshot, malformed),
@@ -196,6 +200,13 @@ fn snapshots() -> Vec<Case> {
             with(4, vec![chunk(b"data", sum), end(4, 2)]),
             malformed,
         ),
+        case(
+            "wrong end of unknown size",
+            SnapshotWelcome,
+            of_unknown_size(vec![chunk(b"data", sum), end(5, 1)]),
+            malformed,
+        ),
+        case("no end", SnapshotWelcome, of_unknown_size(vec![chunk(b"data", sum)]), "silent"),
         case("empty chunk", SnapshotWelcome, with(4, vec![chunk(b"", 0)]), malformed),
         case("message amid", SnapshotWelcome, with(4, vec![heartbeat(1)]), "frame_unexpected"),
         Case {
@@ -220,7 +231,7 @@ async fn open(service: &Service, after: After) -> TcpStream {
     // A later version talks to this one.
     stream.write_all(&hello(1, 9, purpose)).await.unwrap();
     let reply = read_frame(&mut stream).await;
-    assert_eq!((reply[0], &reply[24..26]), (HELLO_REPLY, &[0x08, 2][..]));
+    assert_eq!((reply[0], &reply[24..26]), (HELLO_REPLY, &[0x08, 3][..]));
     if after != After::Hello {
         stream.write_all(&introduce(1, CLUSTER, 3, 1)).await.unwrap();
         assert_eq!(read_frame(&mut stream).await[0], WELCOME);
@@ -269,7 +280,7 @@ async fn hostile_peers_are_disconnected_and_the_service_continues() {
         play(&service, case).await;
         played += 1;
     }
-    assert_eq!(played, 22 + 22 + 12);
+    assert_eq!(played, 22 + 22 + 14);
     service.stop().await;
 }
 
