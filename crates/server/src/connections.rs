@@ -384,6 +384,12 @@ impl ClientConnectInfo {
         Self { addresses: stream.connect_info(), certificate, is_secured: false }
     }
 
+    /// Of a connection without a socket.
+    pub(crate) fn of_memory() -> Self {
+        let addresses = TcpConnectInfo { local_addr: None, remote_addr: None };
+        Self { addresses, certificate: None, is_secured: false }
+    }
+
     /// Whether the connection uses TLS.
     pub(crate) fn is_secured(&self) -> bool {
         self.is_secured

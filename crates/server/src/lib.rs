@@ -60,6 +60,8 @@ pub use bootstrap::BootstrapError;
 pub use context::{ServiceContext, ServiceLimits, SharedStore};
 pub use corruption::DataMismatch;
 pub use etcd_release::EtcdRelease;
+#[doc(hidden)]
+pub use front::counted;
 pub use quorate::testkit::ports::free_ports;
 pub use quorate_core::membership::quorum_size;
 pub use server::{RunningServer, ServerError, run};

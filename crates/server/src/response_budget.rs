@@ -134,7 +134,7 @@ impl ResponseBudget {
         let units = pool.units_of(bytes);
         match Arc::clone(&pool.free).try_acquire_many_owned(units) {
             Ok(permit) => Ok(permit),
-            Err(_) => self.wait(pool, units, wait).await,
+            Err(_) => Box::pin(self.wait(pool, units, wait)).await,
         }
     }
 

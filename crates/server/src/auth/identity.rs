@@ -117,10 +117,18 @@ impl ServiceContext {
         client: &ClientIdentity,
         mut attempt: impl FnMut(&Kv<AnyTable>, Issuer<'_>) -> Result<R, ServiceError>,
     ) -> Result<R, ServiceError> {
-        self.try_with_identity(client, |kv, identity| {
+        if !self.store.auth_version().enabled {
+            let result = attempt(&*self.store.read_when_free().await, Issuer::Anonymous);
+            // Authentication may be enabled by now.
+            if !matches!(&result, Err(ServiceError::Kv(error)) if is_auth_error(*error)) {
+                return result;
+            }
+        }
+        // In memory of its own: most calls never need it, and are moved several times.
+        let tried = self.try_with_identity(client, |kv, identity| {
             attempt(kv, identity.map_or(Issuer::Anonymous, UserIdentity::issuer))
-        })
-        .await
+        });
+        Box::pin(tried).await
     }
 
     async fn try_with_identity<R>(
@@ -175,6 +183,15 @@ impl ServiceContext {
                 return reply;
             }
         }
+        Box::pin(self.run_for_user(client, command)).await
+    }
+
+    /// The same with authentication.
+    async fn run_for_user(
+        &self,
+        client: &ClientIdentity,
+        command: Command,
+    ) -> Result<KvCommandReply, ServiceError> {
         let mut attempts_left = ATTEMPTS_MAX;
         loop {
             let mut is_renewable = true;

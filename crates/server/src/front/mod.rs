@@ -3,6 +3,7 @@
 //! tonic's server.
 
 mod application;
+pub mod counted;
 mod unary;
 
 use std::convert::Infallible;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use axum::http::HeaderValue;
 use axum::http::header::CONTENT_TYPE;
-use bytes::{BufMut, Bytes};
+use bytes::Bytes;
 use prost::Message;
 use quorate_http2::MessageReply;
 use quorate_proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest};
@@ -17,6 +17,7 @@ use tonic::codegen::http::Response;
 use tonic::{Code, Status};
 
 use super::application::HeadNotes;
+use crate::context::ServiceContext;
 use crate::metrics::{ActiveCall, CallCounters, MethodIndex, method_of};
 use crate::response_body::ResponseBody;
 use crate::response_budget::ResponseMemory;
@@ -68,6 +69,10 @@ impl UnaryCalls {
         message_bytes_max: usize,
     ) -> Self {
         Self { service: Arc::new(service), counters, message_bytes_max }
+    }
+
+    pub(super) fn context(&self) -> &ServiceContext {
+        self.service.context()
     }
 
     /// `None` if the body is not one plain message that can be decoded.
@@ -138,9 +143,12 @@ fn answer<T: Message + Default>(
     result: Result<KvCallReply<T>, ServiceError>,
     to_body: impl FnOnce(KvCallReply<T, ResponseMemory>) -> Result<ResponseBody, ServiceError>,
 ) -> MessageReply<Body> {
-    let replied = result.and_then(|reply| match reply.into_large(true) {
-        Ok(large) => to_body(large).map(large_response),
-        Err(response) => Ok(MessageReply::Message(encode(&response))),
+    let replied = result.and_then(|reply| {
+        let bytes = reply.memory.as_ref().map_or(0, ResponseMemory::bytes);
+        match reply.into_large(true) {
+            Ok(large) => to_body(large).map(large_response),
+            Err(response) => Ok(MessageReply::Message(encode(&response, bytes))),
+        }
     });
     match replied {
         Ok(reply) => {
@@ -162,16 +170,19 @@ fn large_response(body: ResponseBody) -> MessageReply<Body> {
     MessageReply::Response(response)
 }
 
-fn encode(response: &impl Message) -> Vec<u8> {
-    let length = response.encoded_len();
-    let mut out = Vec::with_capacity(PREFIX_BYTES + length);
-    out.put_u8(0);
-    // It is below `STREAMED_BYTES_MIN`, or has no values.
-    out.put_u32(length as u32);
+/// `bytes` is about what the keys and values of the response take.
+fn encode(response: &impl Message, bytes: u64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(SMALL_RESPONSE_BYTES + bytes as usize);
+    out.extend_from_slice(&[0; PREFIX_BYTES]);
     // Encoding fails only without space, which a vector always has.
     let _ = response.encode(&mut out);
+    // It is below `STREAMED_BYTES_MIN`, or has no values.
+    let length = (out.len() - PREFIX_BYTES) as u32;
+    out[1..PREFIX_BYTES].copy_from_slice(&length.to_be_bytes());
     out
 }
 
+/// A response without keys and values, and what else one with few of them has.
+const SMALL_RESPONSE_BYTES: usize = 64;
 /// A flag and the length of the message.
 const PREFIX_BYTES: usize = 5;

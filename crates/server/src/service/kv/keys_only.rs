@@ -27,6 +27,15 @@ impl WithoutLeases {
     }
 
     pub(super) fn of_txn(txn: &Txn, release: EtcdRelease) -> Self {
+        let is_plain = |operation: &TxnOperation| match operation {
+            TxnOperation::Range(range) => !range.keys_only,
+            TxnOperation::Txn(_) => false,
+            TxnOperation::Put(_) | TxnOperation::DeleteRange(_) => true,
+        };
+        // Most are.
+        if txn.success.iter().chain(&txn.failure).all(is_plain) {
+            return Self::Nothing;
+        }
         let of = |operations: &[TxnOperation]| -> Vec<Self> {
             let operation = |operation: &TxnOperation| match operation {
                 TxnOperation::Range(range) => Self::of_range(range, release),

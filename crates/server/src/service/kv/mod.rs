@@ -44,6 +44,10 @@ impl KvService {
         Self { context }
     }
 
+    pub(crate) fn context(&self) -> &ServiceContext {
+        &self.context
+    }
+
     /// Reads a range, if the client may and the check accepts the request.
     async fn find(
         &self,

@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use quorate_kv::{
-    AnyTable, AuthVersion, IncrementalRead, Issuer, Kv, KvCommandReply, Query, ReadLimits,
-    ReadStage, Txn,
+    AnyTable, AuthVersion, IncrementalRead, Issuer, Kv, KvCommandReply, KvOutcome, Query,
+    ReadLimits, ReadStage, Txn,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
@@ -74,14 +74,39 @@ pub(crate) async fn read(
     client: &ClientIdentity,
     query: Query,
 ) -> Result<(KvCommandReply, ResponseMemory), ServiceError> {
-    let start = |kv: &Kv<AnyTable>, issuer: Issuer<'_>| {
-        Ok((start(kv, issuer, &query)?, AuthVersion::of(kv.auth())))
+    let start = |kv: &Kv<AnyTable>, issuer: Issuer<'_>| start(kv, issuer, &query);
+    let (reply, bytes) = match context.with_identity(client, start).await? {
+        StartedRead::Complete { reply, bytes } => (reply, bytes),
+        StartedRead::Steps(read, _) if read.stage() == ReadStage::Complete => {
+            let bytes = read.bytes_read();
+            (read.finish(), bytes)
+        }
+        StartedRead::Steps(read, checked_at) => {
+            return Box::pin(read_in_turns(context, client, &query, *read, checked_at)).await;
+        }
     };
-    let (mut read, mut checked_at) = context.with_identity(client, start).await?;
-    if read.stage() == ReadStage::Complete {
-        let memory = context.responses.reserve(read.bytes_read(), WAIT).await?;
-        return Ok((counted(context, read.finish()), memory));
-    }
+    let memory = context.responses.reserve(bytes, WAIT).await?;
+    Ok((counted(context, reply), memory))
+}
+
+/// What the first step of a read has found.
+enum StartedRead {
+    Complete {
+        reply: KvCommandReply,
+        bytes: u64,
+    },
+    /// It was read with the rights of this moment.
+    Steps(Box<IncrementalRead>, AuthVersion),
+}
+
+/// Continues a read that takes several steps.
+async fn read_in_turns(
+    context: &ServiceContext,
+    client: &ClientIdentity,
+    query: &Query,
+    mut read: IncrementalRead,
+    mut checked_at: AuthVersion,
+) -> Result<(KvCommandReply, ResponseMemory), ServiceError> {
     let turns = context.reads.of_client(client);
     let mut memory = None;
     while read.stage() != ReadStage::Complete {
@@ -100,7 +125,7 @@ pub(crate) async fn read(
         if end == TurnEnd::RightsChanged {
             // It may start over, and then shows what was written after the rights were lost.
             let check = |kv: &Kv<AnyTable>, issuer: Issuer<'_>| {
-                kv.check_query(issuer, &query)?;
+                kv.check_query(issuer, query)?;
                 Ok(AuthVersion::of(kv.auth()))
             };
             checked_at = context.with_identity(client, check).await?;
@@ -137,7 +162,8 @@ pub(crate) async fn reserve_for_write(
     let bytes = match context.with_identity(client, start).await? {
         ReplySize::Known(bytes) => bytes,
         ReplySize::Partly(read) => {
-            measure(context, &context.reads.of_client(client), *read).await?.bytes_measured()
+            let turns = context.reads.of_client(client);
+            Box::pin(measure(context, &turns, *read)).await?.bytes_measured()
         }
     };
     Ok(Some(context.responses.reserve(bytes, WAIT).await?))
@@ -176,15 +202,21 @@ fn start(
     kv: &Kv<AnyTable>,
     issuer: Issuer<'_>,
     query: &Query,
-) -> Result<IncrementalRead, ServiceError> {
+) -> Result<StartedRead, ServiceError> {
     kv.check_query(issuer, query)?;
     let mut read = match query {
+        Query::Range(range) if range.keys.is_single() => {
+            let (found, bytes) = kv.read_single_key(range)??;
+            let reply =
+                KvCommandReply { revision: kv.revision(), result: Ok(KvOutcome::Range(found)) };
+            return Ok(StartedRead::Complete { reply, bytes });
+        }
         Query::Range(range) => kv.start_range(range.clone())?,
         Query::Txn(txn) => kv.start_txn(txn.clone())?,
         _ => return Err(ServiceError::UnexpectedReply),
     };
     kv.continue_read(&mut read, ReadLimits::default())??;
-    Ok(read)
+    Ok(StartedRead::Steps(Box::new(read), AuthVersion::of(kv.auth())))
 }
 
 /// Determines the size of what will be read.
