@@ -57,9 +57,8 @@ pub(crate) fn incoming_active(membership: &Membership, leader: &Leader) -> bool 
 }
 
 /// The voters of all majorities together.
-pub(crate) fn all_of(incoming: &[u32], outgoing: &[Box<[u32]>]) -> Vec<u32> {
-    let outgoing = outgoing.iter().flat_map(|majority| majority.iter());
-    let mut all: Vec<u32> = incoming.iter().chain(outgoing).copied().collect();
+pub(crate) fn all_of(majorities: &[Box<[u32]>]) -> Vec<u32> {
+    let mut all: Vec<u32> = majorities.iter().flatten().copied().collect();
     all.sort_unstable();
     all.dedup();
     all

@@ -47,7 +47,7 @@ impl Simulation {
                     self.on_committed(place, entries)?;
                 }
                 MachineJob::Install(meta) => self.invariants.installing(id, meta.id.index),
-                MachineJob::Query(..) | MachineJob::Snapshot(_) => {}
+                MachineJob::Query(..) | MachineJob::Snapshot(_) | MachineJob::SendState(_) => {}
             }
         }
         if self.over_at == Some(place) && !self.healed {
@@ -61,7 +61,7 @@ impl Simulation {
             self.send(place, envelope)?;
         }
         for envelope in snapshots {
-            self.send_snapshot(place, envelope)?;
+            self.send_stored_snapshot(place, envelope)?;
         }
         for (ticket, answer) in outcomes {
             self.on_answer(place, ticket, &answer)?;
@@ -108,9 +108,7 @@ impl Simulation {
         Ok(())
     }
 
-    fn send_snapshot(&mut self, place: usize, envelope: Envelope) -> Checked {
-        let (to, id) = (place_of(envelope.to), envelope.to);
-        let run = self.members[place].run;
+    fn send_stored_snapshot(&mut self, place: usize, envelope: Envelope) -> Checked {
         let Message::Snapshot(meta) = &envelope.message else { return Ok(()) };
         let Some(process) = &mut self.members[place].process else { return Ok(()) };
         // A newer one may have taken its place; anything else is the disk's fault.
@@ -118,9 +116,22 @@ impl Simulation {
         if let Some(why) = process.store.failed() {
             return self.end(place, &why.to_string());
         }
+        self.send_snapshot(place, envelope, read);
+        Ok(())
+    }
+
+    /// Without chunks, or if the network loses it, the sender is told so.
+    pub(super) fn send_snapshot(
+        &mut self,
+        place: usize,
+        envelope: Envelope,
+        chunks: Option<Vec<Bytes>>,
+    ) {
+        let (to, id) = (place_of(envelope.to), envelope.to);
+        let run = self.members[place].run;
         let known = to < self.members.len();
         let arrival = if known { self.network.send(place, to, self.now)[0] } else { None };
-        match (read, arrival) {
+        match (chunks, arrival) {
             (Some(chunks), Some(at)) => {
                 self.report.snapshots_sent += 1;
                 self.schedule(at, SimEvent::SnapshotArrives { place: to, envelope, chunks });
@@ -130,7 +141,6 @@ impl Simulation {
                 self.schedule(self.now + TICK, what);
             }
         }
-        Ok(())
     }
 
     /// Traces messages other than the frequent ones.

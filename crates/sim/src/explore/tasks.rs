@@ -4,7 +4,8 @@ use std::error::Error;
 
 use bytes::Bytes;
 use quorate::driver::{MachineJob, MachineJobDone};
-use quorate_core::{RequestId, SnapshotMeta};
+use quorate_core::message::Message;
+use quorate_core::{Envelope, RequestId, SnapshotMeta};
 use quorate_storage::{Store, StoreError};
 
 use super::machine::RanCommand;
@@ -168,6 +169,7 @@ impl Simulation {
             MachineJob::Apply(entries) => process.applier.apply(&entries),
             MachineJob::Query(token, query) => process.applier.query(token, query.as_ref()),
             MachineJob::Snapshot(meta) => process.applier.capture(meta),
+            MachineJob::SendState(envelope) => return self.send_state(place, envelope),
             MachineJob::Install(meta) => {
                 match quorate::driver::install(&mut process.store, &mut process.applier, &meta) {
                     Ok(done) => Ok(done),
@@ -201,6 +203,27 @@ impl Simulation {
             }
         }
         self.record_applied_commands(place)
+    }
+
+    /// A peer gets the machine's state instead of a snapshot on the disk.
+    fn send_state(&mut self, place: usize, envelope: Envelope) -> Result<JobEnd, Violation> {
+        let id = self.members[place].id;
+        let Some(process) = &mut self.members[place].process else { return Ok(Ok(())) };
+        let state = match process.applier.state_to_send(&envelope) {
+            Ok(state) => state,
+            Err(why) => return Ok(Err(why.into())),
+        };
+        let chunks = match state.map(Iterator::collect::<Result<Vec<Bytes>, _>>).transpose() {
+            Ok(chunks) => chunks,
+            Err(why) => return Ok(Err(why)),
+        };
+        if let (Some(chunks), Message::Snapshot(meta)) = (&chunks, &envelope.message) {
+            process.applier.machine().survives_capture((self.machine)())?;
+            self.invariants.captured(id, meta.id.index, hash_of(chunks))?;
+            self.report.count("state sent to a peer");
+        }
+        self.send_snapshot(place, envelope, chunks);
+        Ok(Ok(()))
     }
 
     fn record_applied_commands(&mut self, place: usize) -> Result<JobEnd, Violation> {
