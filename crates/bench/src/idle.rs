@@ -32,6 +32,8 @@ pub(crate) struct Probes {
     /// The quorum index of each of `VOTERS`.
     pub(crate) quorums: [Probe; VOTERS.len()],
     pub(crate) memory: Memory,
+    /// The same for members in a compact form, if the library has one.
+    pub(crate) hibernated: Option<Memory>,
 }
 
 /// Heap bytes of one member of an idle cluster of three, including the member itself, without its
@@ -56,8 +58,13 @@ pub(crate) fn table(libraries: &[Library]) -> BenchTable {
         };
         time(&mut table, &label, libraries, &mut all, |probes| &mut probes.quorums[at]);
     }
-    bytes(&mut table, "memory, idle follower", libraries, &all, |memory| memory.follower);
-    bytes(&mut table, "memory, idle leader", libraries, &all, |memory| memory.leader);
+    let awake: Vec<Memory> = all.iter().map(|probes| probes.memory).collect();
+    bytes(&mut table, "memory, idle follower", libraries, &awake, |memory| memory.follower);
+    bytes(&mut table, "memory, idle leader", libraries, &awake, |memory| memory.leader);
+    let least: Vec<Memory> =
+        all.iter().map(|probes| probes.hibernated.unwrap_or(probes.memory)).collect();
+    bytes(&mut table, "memory, hibernated follower", libraries, &least, |memory| memory.follower);
+    bytes(&mut table, "memory, hibernated leader", libraries, &least, |memory| memory.leader);
     table
 }
 
@@ -118,12 +125,12 @@ fn bytes(
     table: &mut BenchTable,
     label: &str,
     libraries: &[Library],
-    all: &[Probes],
+    all: &[Memory],
     pick: impl Fn(&Memory) -> u64,
 ) {
-    let ours = all.first().map_or(0, |probes| pick(&probes.memory));
-    for (at, (library, probes)) in libraries.iter().zip(all).enumerate() {
-        let bytes = pick(&probes.memory);
+    let ours = all.first().map_or(0, &pick);
+    for (at, (library, memory)) in libraries.iter().zip(all).enumerate() {
+        let bytes = pick(memory);
         let ratio =
             if at > 0 { format!("{:.1}x", bytes as f64 / ours as f64) } else { String::new() };
         let empty = String::new();

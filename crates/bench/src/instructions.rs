@@ -55,18 +55,19 @@ pub(crate) fn check() -> Result<(), CountError> {
 /// start do not count.
 pub(crate) fn per_operation(library: Library, shape: Shape) -> Result<f64, CountError> {
     let (size, batch) = (shape.size.to_string(), shape.batch.to_string());
-    per_operation_of(&["cell", &library.to_string(), &size, &batch])
+    per_operation_of(&["cell", &library.to_string(), &size, &batch], 1)
 }
 
 /// The same for a workload.
 pub(crate) fn of_workload(workload: CountedWorkload) -> Result<f64, CountError> {
-    per_operation_of(&["workload", &workload.to_string()])
+    per_operation_of(&["workload", &workload.to_string()], workload.length())
 }
 
-fn per_operation_of(arguments: &[&str]) -> Result<f64, CountError> {
-    let short = total(arguments, SHORT)?;
-    let long = total(arguments, SHORT + MORE)?;
-    Ok((long - short) as f64 / MORE as f64)
+/// With `length` times as many operations as usual.
+fn per_operation_of(arguments: &[&str], length: u64) -> Result<f64, CountError> {
+    let short = total(arguments, SHORT * length)?;
+    let long = total(arguments, (SHORT + MORE) * length)?;
+    Ok((long - short) as f64 / (MORE * length) as f64)
 }
 
 /// Instructions of a complete run of this program with this many operations.

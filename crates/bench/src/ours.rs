@@ -153,6 +153,7 @@ impl BenchCluster for Ours {
 pub(crate) fn probes() -> Probes {
     let [mut leader, mut follower, _] = idle_members(IDLE_TICKS);
     let [mut beating, _, _] = idle_members(1);
+    let (memory, hibernated) = memory();
     Probes {
         tick_follower: Box::new(move |times| tick(&mut follower, times)),
         tick_leader: Box::new(move |times| tick(&mut leader, times)),
@@ -163,7 +164,8 @@ pub(crate) fn probes() -> Probes {
             }
         }),
         quorums: VOTERS.map(|(incoming, outgoing)| quorum(incoming, outgoing)),
-        memory: memory(),
+        memory,
+        hibernated: Some(hibernated),
     }
 }
 
@@ -206,12 +208,28 @@ fn quorum(incoming: &[u64], outgoing: &[u64]) -> Probe {
 
 /// The bytes that dropping an idle member frees, after a tick in which it has nothing to do. The
 /// leader is dropped last, and with it the shared blocks.
-fn memory() -> Memory {
+fn memory() -> (Memory, Memory) {
     let [leader, follower, other] = idle_members(IDLE_TICKS);
     let freed = |mut raft: Box<Raft>| {
         tick(&mut raft, 2);
         let before = Counts::now();
         drop(raft);
+        (-Counts::since(before).live) as u64
+    };
+    drop(other);
+    let awake = Memory { follower: freed(follower), leader: freed(leader) };
+    (awake, hibernated_memory())
+}
+
+/// The same for members that hibernate after that tick.
+fn hibernated_memory() -> Memory {
+    let [leader, follower, other] = idle_members(IDLE_TICKS);
+    let freed = |mut raft: Box<Raft>| {
+        tick(&mut raft, 2);
+        let Some(packed) = raft.hibernate().map(Box::new) else { return 0 };
+        drop(raft);
+        let before = Counts::now();
+        drop(packed);
         (-Counts::since(before).live) as u64
     };
     drop(other);
@@ -256,7 +274,9 @@ mod tests {
 
     #[test]
     fn idle_follower_is_not_larger_than_its_leader() {
-        let memory = memory();
-        assert!(0 < memory.follower && memory.follower <= memory.leader, "{memory:?}");
+        let (awake, hibernated) = memory();
+        for memory in [awake, hibernated] {
+            assert!(0 < memory.follower && memory.follower <= memory.leader, "{memory:?}");
+        }
     }
 }

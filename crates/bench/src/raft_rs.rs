@@ -239,6 +239,7 @@ pub(crate) fn probes() -> Probes {
         }),
         quorums: VOTERS.map(|(incoming, outgoing)| quorum(incoming, outgoing)),
         memory: memory(),
+        hibernated: None,
     }
 }
 

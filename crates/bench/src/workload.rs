@@ -1,5 +1,9 @@
 //! Fixed workloads whose instructions are counted and compared with a file in the repository:
-//! the core, the key-value machine, and three members without sockets and threads.
+//! the core, the key-value machine, three members without sockets and threads, and calls of a client
+//! from the bytes of its requests to those of the responses.
+//!
+//! Commands and requests are prepared before: a short run prepares as many as a long one, so that their
+//! difference, which is what counts, has only the work on them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,6 +15,7 @@ use quorate_kv::{
     Command, CommandObserver, Compare, CompareOperator, CompareTarget, KeyRange, Kv, MemoryTable,
     Put, Range, SharedKv, Txn, TxnOperation,
 };
+use quorate_server::counted::{CountedCall, CountedFront};
 
 use crate::cluster::Shape;
 use crate::library::Library;
@@ -33,10 +38,12 @@ pub(crate) enum CountedWorkload {
     ApplyTxn,
     /// A put through three members with their logs, in batches.
     MemberPut { batch: u64 },
+    /// A call of a client through the front of a server with one member, 64 at a time.
+    Front(CountedCall),
 }
 
 impl CountedWorkload {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Core { batch: 1 },
         Self::Core { batch: 16 },
         Self::Core { batch: 256 },
@@ -45,7 +52,16 @@ impl CountedWorkload {
         Self::ApplyTxn,
         Self::MemberPut { batch: 1 },
         Self::MemberPut { batch: 64 },
+        Self::Front(CountedCall::Put),
+        Self::Front(CountedCall::SerializableGet),
+        Self::Front(CountedCall::Txn),
     ];
+
+    /// How many times as many operations it needs as others. A server has tasks and a thread for its log, so
+    /// that a run takes a few percent more or less.
+    pub(crate) fn length(self) -> u64 {
+        if let Self::Front(_) = self { 4 } else { 1 }
+    }
 
     /// Runs this many operations.
     pub(crate) fn run(self, operations: u64) {
@@ -57,7 +73,11 @@ impl CountedWorkload {
             Self::ApplyPutWatched => apply(operations, true, put),
             Self::ApplyTxn => apply(operations, false, txn),
             Self::MemberPut { batch } => {
-                MemberCluster::new().run(batch, operations, |number| put(number).encode());
+                let commands = PreparedCommands::new(put);
+                MemberCluster::new().run(batch, operations, |number| commands.get(number));
+            }
+            Self::Front(call) => {
+                CountedFront::start(call, KEYS, VALUE_BYTES).run(operations);
             }
         }
     }
@@ -73,12 +93,27 @@ fn apply(operations: u64, watched: bool, make: impl Fn(u64) -> Command) {
         let request = quorate_kv::WatchRequest { keys, ..Default::default() };
         machine.watch(request, Arc::new(|_| {}));
     }
+    let commands = PreparedCommands::new(make);
     for number in 0..KEYS + operations {
-        let command = make(number).encode();
+        let command = commands.get(number);
         let reply = crate::cluster::expect_ok("apply", machine.apply(number + 1, &command));
         std::hint::black_box(reply);
     }
     assert_eq!(machine.read().revision(), (KEYS + operations + 1) as i64, "every command writes");
+}
+
+/// One encoded command for each key.
+struct PreparedCommands(Vec<Bytes>);
+
+impl PreparedCommands {
+    fn new(make: impl Fn(u64) -> Command) -> Self {
+        Self((0..KEYS).map(|number| make(number).encode()).collect())
+    }
+
+    /// The command with this number: the same again after one for each key.
+    fn get(&self, number: u64) -> Bytes {
+        self.0[(number % KEYS) as usize].clone()
+    }
 }
 
 /// As the server's metrics, without a clock.
@@ -96,7 +131,7 @@ impl CommandObserver for NoObserver {
 
 fn key(number: u64) -> Bytes {
     // A fixed order that is not that of the keys.
-    let key = (number % KEYS).wrapping_mul(7_919) % KEYS;
+    let key = number.wrapping_mul(7_919) % KEYS;
     format!("bench/{key:012}").into()
 }
 
@@ -132,6 +167,9 @@ impl fmt::Display for CountedWorkload {
             Self::ApplyPutWatched => write!(f, "apply-put-watched"),
             Self::ApplyTxn => write!(f, "apply-txn"),
             Self::MemberPut { batch } => write!(f, "member-put-{batch}"),
+            Self::Front(CountedCall::Put) => write!(f, "front-put"),
+            Self::Front(CountedCall::SerializableGet) => write!(f, "front-get"),
+            Self::Front(CountedCall::Txn) => write!(f, "front-txn"),
         }
     }
 }
