@@ -4,6 +4,7 @@
 //! needed to run the log in the same way on all members (the membership, the commands that
 //! have run, the applied index) beside the machine's state, in snapshots too.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use quorate_core::{Entries, Envelope, Index, MemberId, Membership, Payload, Snap
 use quorate_storage::StoreIdentity;
 
 use crate::cluster_version::{ClusterVersion, UnsupportedVersion, VersionChange, VersionRange};
-use crate::command_id::{CommandDedup, CommandId, DedupDecision, LoggedBody};
+use crate::command_id::{CommandDedup, CommandId, DedupDecision, ExecutedCounts, LoggedBody};
 #[cfg(feature = "runtime")]
 use crate::machine::LoadedState;
 use crate::machine::{Machine, MachineError, MachineFailed, SnapshotChunks, WorkProgress};
@@ -37,7 +38,12 @@ pub enum MachineJob {
     /// [`Driver::snapshot_sent`](crate::driver::Driver::snapshot_sent) or
     /// [`Driver::snapshot_lost`](crate::driver::Driver::snapshot_lost). It does not have to be
     /// written to the disk.
-    SendState(Envelope),
+    SendState {
+        /// The message to the peer.
+        envelope: Envelope,
+        /// The index of the snapshot on the disk, which the peer gets if it cannot get the state.
+        stored: Index,
+    },
 }
 
 /// The result of a job, for [`Driver::job_done`](crate::driver::Driver::job_done).
@@ -147,7 +153,19 @@ pub struct Applier<M> {
     dedup: CommandDedup,
     supported: VersionRange,
     version: ClusterVersion,
+    /// The newest captures, the oldest first. One of them is on the disk.
+    captures: VecDeque<Capture>,
 }
+
+/// Which commands had run when the state was captured.
+#[derive(Clone, Debug)]
+struct Capture {
+    index: Index,
+    executed: ExecutedCounts,
+}
+
+/// Captures that are remembered: the one on the disk, and later ones that are being written or failed.
+const CAPTURES_MAX: usize = 4;
 
 /// Recognises commands that this member proposed since it was started.
 #[derive(Clone, Copy, Debug)]
@@ -176,6 +194,7 @@ impl<M: Machine> Applier<M> {
             dedup: CommandDedup::default(),
             supported: VersionRange::default(),
             version: ClusterVersion::default(),
+            captures: VecDeque::new(),
         }
     }
 
@@ -371,21 +390,39 @@ impl<M: Machine> Applier<M> {
         }
         // Entries up to here may be trimmed: the machine's own state should not need them.
         self.save()?;
+        self.note_capture(meta.id.index);
         Ok(MachineJobDone::Captured { meta, chunks: self.capture_chunks()? })
     }
 
     /// The bytes of the current state for a peer, which [`MachineJob::SendState`] asked for. None if
-    /// the machine is ahead of the entry in the message.
+    /// the machine is ahead of the entry in the message, or if commands of the peer ran since the
+    /// snapshot on the disk was captured: their callers may still wait for the replies, which the
+    /// peer has only if it runs these entries itself.
     pub fn state_to_send(
-        &self,
+        &mut self,
         message: &Envelope,
+        stored: Index,
     ) -> Result<Option<SnapshotChunks>, MachineFailed> {
         let Message::Snapshot(SnapshotMeta { id, .. }) = &message.message else { return Ok(None) };
         assert!(id.index == self.applied, "sent at {}, not {id}", self.applied);
-        if self.applied < self.resumed {
+        while self.captures.front().is_some_and(|capture| capture.index < stored) {
+            self.captures.pop_front();
+        }
+        let capture = self.captures.front().filter(|capture| capture.index == stored);
+        let has_all_replies =
+            capture.is_some_and(|capture| !self.dedup.has_run_since(message.to, &capture.executed));
+        if self.applied < self.resumed || !has_all_replies {
             return Ok(None);
         }
         self.capture_chunks().map(Some)
+    }
+
+    /// The state at this index is captured, or was installed.
+    fn note_capture(&mut self, index: Index) {
+        if self.captures.len() >= CAPTURES_MAX {
+            self.captures.pop_front();
+        }
+        self.captures.push_back(Capture { index, executed: self.dedup.executed_counts() });
     }
 
     /// Where the machine reports its progress.
@@ -481,6 +518,8 @@ impl<M: Machine> Applier<M> {
         self.applied = index;
         self.dedup = dedup.clone();
         self.version = version;
+        self.captures.clear();
+        self.note_capture(index);
         MachineJobDone::Installed { meta: meta.clone(), dedup, version, bytes }
     }
 

@@ -274,6 +274,13 @@ struct ExecutedCommands {
     above: BTreeSet<u64>,
 }
 
+/// See [`CommandDedup::executed_counts`].
+#[derive(Clone, Debug)]
+pub(crate) struct ExecutedCounts(BTreeMap<(MemberId, u64), ExecutedCount>);
+
+/// Start, floor and sequence numbers above it: each command that runs changes one of them.
+type ExecutedCount = (u64, u64, usize);
+
 /// What to do with a committed command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DedupDecision {
@@ -339,6 +346,17 @@ impl CommandDedup {
             .is_some_and(|executed| executed.start == id.start && executed.contains(id.sequence))
     }
 
+    /// How many commands of each disk have run by now.
+    pub(crate) fn executed_counts(&self) -> ExecutedCounts {
+        ExecutedCounts(self.disks.iter().map(|(disk, ran)| (*disk, ran.count())).collect())
+    }
+
+    /// Whether a command of this member may have run since then.
+    pub(crate) fn has_run_since(&self, member: MemberId, then: &ExecutedCounts) -> bool {
+        let disks = (member, 0)..=(member, u64::MAX);
+        self.disks.range(disks).any(|(disk, ran)| then.0.get(disk) != Some(&ran.count()))
+    }
+
     /// Forgets the commands of members that were removed: they never run.
     pub(crate) fn keep_members(&mut self, membership: &Membership) {
         self.disks.retain(|(member, _), _| membership.contains(*member));
@@ -374,6 +392,10 @@ impl CommandDedup {
 }
 
 impl ExecutedCommands {
+    fn count(&self) -> ExecutedCount {
+        (self.start, self.floor, self.above.len())
+    }
+
     fn contains(&self, number: u64) -> bool {
         number <= self.floor || self.above.contains(&number)
     }
@@ -466,6 +488,21 @@ mod tests {
         assert_eq!(dedup.admit(id(5), &members()), DedupDecision::Run);
         let executed = &dedup.disks[&(MemberId(1), 7)];
         assert_eq!((executed.floor, executed.above.len()), (6, 0));
+    }
+
+    #[test]
+    fn a_command_that_ran_since_is_noticed() {
+        let mut dedup = CommandDedup::default();
+        let mut then = dedup.executed_counts();
+        // Without and with gaps, an older one after a newer one, and after a restart.
+        let restarted = CommandId { start: 3, ..id(5) };
+        for command in [id(1), id(2), id(6), id(4), id(3), restarted] {
+            assert_eq!(dedup.admit(command, &members()), DedupDecision::Run);
+            assert!(dedup.has_run_since(MemberId(1), &then), "{command:?}");
+            assert!(!dedup.has_run_since(MemberId(2), &then));
+            then = dedup.executed_counts();
+            assert!(!dedup.has_run_since(MemberId(1), &then));
+        }
     }
 
     #[test]

@@ -539,9 +539,10 @@ impl Driver {
         {
             return false;
         }
+        let stored = meta.id.index;
         let membership = self.raft.membership_at(self.handed.index);
         *meta = SnapshotMeta { id: self.handed, membership };
-        self.jobs.push(MachineJob::SendState(envelope.clone()));
+        self.jobs.push(MachineJob::SendState { envelope: envelope.clone(), stored });
         true
     }
 

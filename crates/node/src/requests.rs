@@ -107,10 +107,18 @@ impl Driver {
 
     /// Gives the request to the core, which logs it, forwards it to the leader, or refuses it.
     fn attempt(&mut self, token: RequestToken) {
+        let now = self.now;
+        let is_joining = !self.raft.membership().contains(self.own.member);
+        let Some(open) = self.requests.get_mut(token) else { return };
+        // A member without a state gets the leader's current one. If its command ran before, that
+        // state would replace the reply.
+        if is_joining && may_be_retried(open) && matches!(open.body, RequestBody::Command(_)) {
+            open.retry_at = now + 1;
+            self.next_check = self.next_check.min(open.retry_at);
+            return;
+        }
         self.attempt_count += 1;
         let attempt = RequestId(self.attempt_count);
-        let now = self.now;
-        let Some(open) = self.requests.get_mut(token) else { return };
         open.open_attempts += 1;
         open.sent_in = self.raft.term();
         open.retry_at = now + self.options.retry_ticks;

@@ -39,6 +39,8 @@ struct TestCluster {
     snapshots: Vec<(SnapshotFrom, u64)>,
     /// Snapshots from here are lost.
     lost_from: Option<SnapshotFrom>,
+    /// Entries for this member are lost.
+    entries_lost_to: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +61,6 @@ impl TestCluster {
         let first = Membership::new(voters.iter().copied().map(MemberId), []);
         let (members, outcomes) = (BTreeMap::new(), BTreeMap::new());
         let trim_keep_entries = keep;
-        let (snapshots, lost_from) = (Vec::new(), None);
         let mut cluster = Self {
             folder,
             first,
@@ -67,8 +68,9 @@ impl TestCluster {
             outcomes,
             options,
             trim_keep_entries,
-            snapshots,
-            lost_from,
+            snapshots: Vec::new(),
+            lost_from: None,
+            entries_lost_to: None,
         };
         voters.iter().for_each(|id| cluster.start(*id, 0));
         cluster
@@ -118,9 +120,13 @@ impl TestCluster {
             for job in output.jobs {
                 match (&mut member.held_jobs, job) {
                     (Some(held), job) => held.push(job),
-                    (None, MachineJob::SendState(envelope)) => {
-                        let state = member.applier.state_to_send(&envelope).unwrap();
-                        states.push((envelope, state.unwrap().map(Result::unwrap).collect()));
+                    (None, MachineJob::SendState { envelope, stored }) => {
+                        match member.applier.state_to_send(&envelope, stored).unwrap() {
+                            Some(state) => {
+                                states.push((envelope, state.map(Result::unwrap).collect()))
+                            }
+                            None => member.driver.snapshot_lost(envelope.to),
+                        }
                     }
                     (None, job) => member.do_job(job),
                 }
@@ -144,6 +150,10 @@ impl TestCluster {
                 self.carry_snapshot(id, envelope, SnapshotFrom::Machine, chunks);
             }
             for envelope in output.send {
+                let has_entries = matches!(envelope.message, Message::Append(_));
+                if has_entries && self.entries_lost_to == Some(envelope.to.0) {
+                    continue;
+                }
                 if let Some(to) = self.members.get_mut(&envelope.to.0) {
                     to.driver.receive(envelope);
                 }
@@ -228,7 +238,7 @@ impl TestMember {
                 install(&mut self.store, &mut self.applier, &meta).unwrap()
             }
             MachineJob::Snapshot(meta) => self.applier.capture(meta).unwrap(),
-            MachineJob::SendState(envelope) => panic!("{envelope:?}"),
+            MachineJob::SendState { envelope, .. } => panic!("{envelope:?}"),
         };
         match done {
             MachineJobDone::Captured { meta, chunks } => {
@@ -568,6 +578,47 @@ fn after_a_lost_state_the_snapshot_on_the_disk_is_sent() {
     let sent = [(SnapshotFrom::Machine, stored + 20), (SnapshotFrom::Disk, stored)];
     assert_eq!(cluster.snapshots, sent);
     assert_eq!(cluster.get(3, "after19"), value("v"));
+}
+
+/// The current state would replace the entry whose reply the member waits for.
+#[test]
+fn a_lagging_member_with_open_commands_gets_the_snapshot_on_the_disk_and_its_replies() {
+    let (mut cluster, stored) = member_that_needs_a_snapshot("open-command", 20);
+    cluster.entries_lost_to = Some(3);
+    let token = cluster.put(3, "own", "v");
+    cluster.ticks(20);
+    assert_eq!(cluster.get(1, "own"), value("v"), "it ran");
+    assert_eq!(cluster.outcomes.get(&(3, token)), None);
+    cluster.entries_lost_to = None;
+    cluster.ticks(30);
+    assert_eq!(cluster.snapshots, [(SnapshotFrom::Disk, stored)]);
+    let outcome = &cluster.outcomes[&(3, token)];
+    assert!(matches!(outcome, Ok(RequestReply::Ran { .. })), "{outcome:?}");
+}
+
+/// A leader would otherwise send it an older snapshot, because of the commands.
+#[test]
+fn a_joining_member_forwards_commands_when_it_has_a_state() {
+    let (mut cluster, _) = member_that_needs_a_snapshot("joining-commands", 20);
+    cluster.members.remove(&3);
+    let learner = Change::add_learner(MemberId(4));
+    let _ = cluster.member(1).driver.change(learner, ChangeWait::Committed);
+    cluster.ticks(2);
+    let added = cluster.member(1).driver.raft().membership().joined_at(MemberId(4));
+    cluster.start(4, added);
+    // It knows the leader before it has the state.
+    cluster.entries_lost_to = Some(4);
+    let tokens = [0; 5].map(|_| cluster.put(4, "own", "v"));
+    cluster.ticks(10);
+    assert_eq!(cluster.member(4).driver.raft().leader(), Some(MemberId(1)));
+    cluster.entries_lost_to = None;
+    cluster.ticks(20);
+    let sent: Vec<_> = cluster.snapshots.iter().map(|(source, _)| *source).collect();
+    assert_eq!(sent, [SnapshotFrom::Machine]);
+    for token in tokens {
+        let outcome = &cluster.outcomes[&(4, token)];
+        assert!(matches!(outcome, Ok(RequestReply::Ran { .. })), "{outcome:?}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use quorate_core::{Entries, Envelope, SnapshotMeta};
+use quorate_core::{Entries, Envelope, Index, SnapshotMeta};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, spawn_blocking};
 use tracing::warn;
@@ -112,7 +112,9 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
                     self.report(&mut done);
                     self.capture(meta)
                 }
-                ApplyCommand::Job(MachineJob::SendState(envelope)) => self.send_state(envelope),
+                ApplyCommand::Job(MachineJob::SendState { envelope, stored }) => {
+                    self.send_state(envelope, stored)
+                }
                 ApplyCommand::Job(MachineJob::Install(meta)) => {
                     return BatchResult { done, then: NextStep::Install(meta, jobs.collect()) };
                 }
@@ -187,8 +189,8 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
     }
 
     /// The member's task passes it to the transport.
-    fn send_state(&mut self, envelope: Envelope) -> Result<(), MachineFailed> {
-        let state = self.applier.state_to_send(&envelope)?.map(OutgoingBytes::Machine);
+    fn send_state(&mut self, envelope: Envelope, stored: Index) -> Result<(), MachineFailed> {
+        let state = self.applier.state_to_send(&envelope, stored)?.map(OutgoingBytes::Machine);
         self.done.push(Completion::SnapshotOpened(Box::new(envelope), state));
         Ok(())
     }

@@ -494,7 +494,7 @@ impl Member {
             if let MachineJob::Apply(entries) = &job {
                 self.report_committed(entries);
             }
-            let reports = !matches!(job, MachineJob::Snapshot(_) | MachineJob::SendState(_));
+            let reports = !matches!(job, MachineJob::Snapshot(_) | MachineJob::SendState { .. });
             self.state.jobs_waiting += usize::from(reports);
             self.jobs.push(ApplyCommand::Job(job));
         }

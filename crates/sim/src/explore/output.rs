@@ -47,7 +47,7 @@ impl Simulation {
                     self.on_committed(place, entries)?;
                 }
                 MachineJob::Install(meta) => self.invariants.installing(id, meta.id.index),
-                MachineJob::Query(..) | MachineJob::Snapshot(_) | MachineJob::SendState(_) => {}
+                MachineJob::Query(..) | MachineJob::Snapshot(_) | MachineJob::SendState { .. } => {}
             }
         }
         if self.over_at == Some(place) && !self.healed {

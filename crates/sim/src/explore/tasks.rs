@@ -5,7 +5,7 @@ use std::error::Error;
 use bytes::Bytes;
 use quorate::driver::{MachineJob, MachineJobDone};
 use quorate_core::message::Message;
-use quorate_core::{Envelope, RequestId, SnapshotMeta};
+use quorate_core::{Envelope, Index, RequestId, SnapshotMeta};
 use quorate_storage::{Store, StoreError};
 
 use super::machine::RanCommand;
@@ -169,7 +169,9 @@ impl Simulation {
             MachineJob::Apply(entries) => process.applier.apply(&entries),
             MachineJob::Query(token, query) => process.applier.query(token, query.as_ref()),
             MachineJob::Snapshot(meta) => process.applier.capture(meta),
-            MachineJob::SendState(envelope) => return self.send_state(place, envelope),
+            MachineJob::SendState { envelope, stored } => {
+                return self.send_state(place, envelope, stored);
+            }
             MachineJob::Install(meta) => {
                 match quorate::driver::install(&mut process.store, &mut process.applier, &meta) {
                     Ok(done) => Ok(done),
@@ -206,10 +208,15 @@ impl Simulation {
     }
 
     /// A peer gets the machine's state instead of a snapshot on the disk.
-    fn send_state(&mut self, place: usize, envelope: Envelope) -> Result<JobEnd, Violation> {
+    fn send_state(
+        &mut self,
+        place: usize,
+        envelope: Envelope,
+        stored: Index,
+    ) -> Result<JobEnd, Violation> {
         let id = self.members[place].id;
         let Some(process) = &mut self.members[place].process else { return Ok(Ok(())) };
-        let state = match process.applier.state_to_send(&envelope) {
+        let state = match process.applier.state_to_send(&envelope, stored) {
             Ok(state) => state,
             Err(why) => return Ok(Err(why.into())),
         };
