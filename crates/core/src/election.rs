@@ -330,10 +330,10 @@ impl Raft {
     }
 
     /// The leader's process may have ended. Other members will have noticed as well: they
-    /// campaign one after the other, in the order of their ids, and not before a live leader
-    /// would have been heard.
-    /// Shown by scenarios/hint_lost_connection_elects_soon.txt and
-    /// scenarios/hint_followers_campaign_in_turn.txt.
+    /// campaign one after the other, and not before a live leader would have been heard.
+    /// Shown by scenarios/hint_lost_connection_elects_soon.txt,
+    /// scenarios/hint_followers_campaign_in_turn.txt and
+    /// scenarios/hint_highest_priority_campaigns_first.txt.
     pub(crate) fn on_connection_lost(&mut self, peer: MemberId) -> Result<Accepted, Dropped> {
         if matches!(self.config.reads, ReadMode::LeaderLease { .. }) {
             return Err(Dropped::LeaseReads);
@@ -346,10 +346,17 @@ impl Raft {
             return Err(Dropped::NothingToDo);
         }
         self.set_leader(None);
-        let own = self.config.id;
-        let before = |id: &MemberId| *id < own && *id != peer;
-        let position = self.membership().voters().iter().filter(before).count();
-        self.timer.set_early_timeout(&self.config, u32::try_from(position).unwrap_or(u32::MAX));
+        self.timer.set_early_timeout(&self.config, self.place_in_row(peer));
         Ok(Accepted::Done)
+    }
+
+    /// How many members campaign before this one when this leader is lost: those of higher
+    /// priority, as far as this member can tell from its own, and of equal ones those with lower ids.
+    fn place_in_row(&self, leader: MemberId) -> u32 {
+        let voters = self.membership().voters();
+        let own = self.config.id;
+        let before = voters.iter().filter(|id| *id < own && *id != leader).count() as u32;
+        let row = voters.len() as u32;
+        self.config.priority_delay_ticks().saturating_mul(row).saturating_add(before)
     }
 }

@@ -54,11 +54,10 @@ impl Timer {
     }
 
     /// Sets a short timeout, unless the normal one ends earlier. A live leader sends a heartbeat
-    /// within it. Members with different positions have time for a campaign between them.
-    pub(crate) fn set_early_timeout(&mut self, config: &Config, position: u32) {
+    /// within it. Members at different places in the row have time for a campaign between them.
+    pub(crate) fn set_early_timeout(&mut self, config: &Config, place: u32) {
         let hears_leader = config.heartbeat_ticks.saturating_add(1);
-        let ticks = position.saturating_mul(2).saturating_add(hears_leader);
-        let ticks = ticks.saturating_add(config.priority_delay_ticks() / 2);
+        let ticks = place.saturating_mul(2).saturating_add(hears_leader);
         self.early_timeout = Some(self.elapsed.saturating_add(ticks));
     }
 
