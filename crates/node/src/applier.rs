@@ -92,12 +92,20 @@ pub enum MachineJobDone {
         dedup: CommandDedup,
         /// The cluster version as of that snapshot.
         version: ClusterVersion,
-        /// How many bytes of it were read: all of them, unless the machine has kept its state.
+        /// How many bytes it has.
         bytes: u64,
     },
 }
 
 impl MachineJobDone {
+    /// A machine that keeps its state reads only the beginning of a snapshot.
+    pub(crate) fn with_snapshot_bytes(mut self, all: u64) -> Self {
+        if let Self::Installed { bytes, .. } = &mut self {
+            *bytes = all;
+        }
+        self
+    }
+
     /// Whether the driver has to know it soon, for a request or the membership. Otherwise it only
     /// advances the applied index and ends requests of commands and queries that ran, which the
     /// machine's task answers.

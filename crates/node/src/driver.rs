@@ -164,6 +164,8 @@ pub struct Driver {
     trim_keep_entries: u64,
     /// Members to which the last snapshot was lost: the next one is read from the disk.
     lost_snapshots: BTreeSet<MemberId>,
+    /// The peer that is being sent the machine's state. One at a time, for the same reason.
+    receives_state: Option<MemberId>,
     /// Saves in progress, with the messages and snapshots that wait for them.
     saving: VecDeque<SaveInProgress>,
     /// Parts of the next output.
@@ -220,6 +222,7 @@ impl Driver {
             applied_bytes,
             trim_keep_entries,
             lost_snapshots: BTreeSet::new(),
+            receives_state: None,
             saving: VecDeque::new(),
             jobs: Vec::new(),
             send: Vec::new(),
@@ -420,14 +423,16 @@ impl Driver {
     /// All bytes of a snapshot reached this peer.
     pub fn snapshot_sent(&mut self, to: MemberId) {
         self.lost_snapshots.remove(&to);
+        self.receives_state.take_if(|receiver| *receiver == to);
         let _ = self.step(Input::SnapshotSent(to));
     }
 
     /// A snapshot did not reach this peer.
     pub fn snapshot_lost(&mut self, to: MemberId) {
-        if self.raft.membership().contains(to) {
-            self.lost_snapshots.insert(to);
-        }
+        let membership = self.raft.membership();
+        self.lost_snapshots.insert(to);
+        self.lost_snapshots.retain(|peer| membership.contains(*peer));
+        self.receives_state.take_if(|receiver| *receiver == to);
         let _ = self.step(Input::SnapshotLost(to));
     }
 
@@ -531,17 +536,24 @@ impl Driver {
     /// entries since. Its message then names another entry than the core chose, which is harmless:
     /// this log has all entries from the older one on.
     fn sends_current_state(&mut self, envelope: &mut Envelope) -> bool {
+        let to = envelope.to;
         let Message::Snapshot(meta) = &mut envelope.message else { return false };
-        let is_newer = self.handed.index > meta.id.index;
+        let is_newer = self.handed.index > meta.id.index && !self.raft.log_status().installing;
         if !is_newer
             || !self.applied_bytes.is_snapshot_old()
-            || self.lost_snapshots.contains(&envelope.to)
+            || self.receives_state.is_some()
+            || self.lost_snapshots.contains(&to)
         {
             return false;
         }
-        let stored = meta.id.index;
         let membership = self.raft.membership_at(self.handed.index);
+        // A change since then may be the peer's own, and its entry tells the peer how it ended.
+        if meta.membership.contains(to) && meta.membership.since() != membership.since() {
+            return false;
+        }
+        let stored = meta.id.index;
         *meta = SnapshotMeta { id: self.handed, membership };
+        self.receives_state = Some(to);
         self.jobs.push(MachineJob::SendState { envelope: envelope.clone(), stored });
         true
     }

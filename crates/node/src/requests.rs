@@ -110,9 +110,10 @@ impl Driver {
         let now = self.now;
         let is_joining = !self.raft.membership().contains(self.own.member);
         let Some(open) = self.requests.get_mut(token) else { return };
-        // A member without a state gets the leader's current one. If its command ran before, that
-        // state would replace the reply.
-        if is_joining && may_be_retried(open) && matches!(open.body, RequestBody::Command(_)) {
+        // A member without a state gets the leader's current one. If its request was logged before,
+        // that state would replace the reply.
+        let is_logged = matches!(open.body, RequestBody::Command(_) | RequestBody::Change(..));
+        if is_joining && is_logged && may_be_retried(open) {
             open.retry_at = now + 1;
             self.next_check = self.next_check.min(open.retry_at);
             return;

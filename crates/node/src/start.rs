@@ -234,6 +234,7 @@ pub fn install<D: Disk, M: Machine>(
     });
     let installed = applier.install(meta, chunks);
     store.release_snapshot(meta.id);
+    let installed = installed.map(|done| done.with_snapshot_bytes(reader.bytes()));
     match failed {
         Some(why) => Err(StartError::Read(why)),
         None => installed.map_err(|why| StartError::Install { id: meta.id, why }),

@@ -113,6 +113,8 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
                     self.capture(meta)
                 }
                 ApplyCommand::Job(MachineJob::SendState { envelope, stored }) => {
+                    // The capture may take long.
+                    self.report(&mut done);
                     self.send_state(envelope, stored)
                 }
                 ApplyCommand::Job(MachineJob::Install(meta)) => {
@@ -266,7 +268,7 @@ pub(crate) fn install<M: Machine>(
     meta: &SnapshotMeta,
     mut source: Box<dyn SnapshotSource>,
 ) -> Result<MachineJobDone, StopReason> {
-    let mut failed = None;
+    let (bytes, mut failed) = (source.bytes(), None);
     let chunks = std::iter::from_fn(|| {
         source.next_chunk().unwrap_or_else(|why| {
             failed = Some(why);
@@ -274,6 +276,7 @@ pub(crate) fn install<M: Machine>(
         })
     });
     let installed = applier.install(meta, chunks);
+    let installed = installed.map(|done| done.with_snapshot_bytes(bytes));
     match failed {
         Some(why) => Err(StopReason::Disk(why.into())),
         None => installed.map_err(|why| StopReason::of_snapshot(meta.id, why)),

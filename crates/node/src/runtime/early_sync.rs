@@ -46,8 +46,10 @@ impl EarlySync {
 
     /// Waits for the sync in progress. A disk reports a failure once, so it must not be lost.
     pub(crate) async fn finish(&mut self) -> Result<(), StorageError> {
-        if let Some(running) = self.running.take() {
-            self.sync = Some(running.await??);
+        if let Some(running) = &mut self.running {
+            let synced = running.await;
+            self.running = None;
+            self.sync = Some(synced??);
         }
         Ok(())
     }

@@ -186,10 +186,12 @@ impl IncomingSnapshot {
         let appended = appended.await;
         let (appended, sink, user) =
             appended.map_err(|why| SnapshotReceiveError::Disk(why.into()))?;
-        self.sink = Some((sink, user));
         appended.map_err(SnapshotReceiveError::Disk)?;
         let synced = self.early_sync.on_added(self.bytes).await;
-        synced.map_err(SnapshotReceiveError::Disk)
+        // After a failure, or when this call was cancelled, the snapshot has no sink: it cannot be finished.
+        synced.map_err(SnapshotReceiveError::Disk)?;
+        self.sink = Some((sink, user));
+        Ok(())
     }
 
     /// The number of bytes that were appended.

@@ -181,3 +181,47 @@ fn a_barrier_waits_for_a_machine_that_installs_a_snapshot() {
     cluster.ticks(20);
     assert!(matches!(cluster.outcomes.get(&(3, token)), Some(Ok(RequestReply::Read { .. }))));
 }
+
+/// Another change came after its own: the current state would not tell how its own ended.
+#[test]
+fn a_lagging_member_is_told_how_its_change_ended() {
+    let (mut cluster, stored) = member_that_needs_a_snapshot("open-change", 20);
+    cluster.entries_lost_to = Some(3);
+    let add = |id| Change::add_learner(MemberId(id));
+    let token = cluster.member(3).driver.change(add(8), ChangeWait::Committed);
+    cluster.ticks(10);
+    let _ = cluster.member(1).driver.change(add(9), ChangeWait::Committed);
+    cluster.ticks(10);
+    let added = cluster.member(1).driver.raft().membership().joined_at(MemberId(8));
+    assert!(added > 0 && cluster.outcomes.get(&(3, token)).is_none());
+    cluster.entries_lost_to = None;
+    cluster.ticks(30);
+    assert_eq!(cluster.snapshots, [(SnapshotFrom::Disk, stored)]);
+    match &cluster.outcomes[&(3, token)] {
+        Ok(RequestReply::ChangeCommitted { id }) => assert_eq!(id.index, added),
+        outcome => panic!("{outcome:?}"),
+    }
+}
+
+/// Each state is a copy of the machine's, or keeps one from being freed.
+#[test]
+fn the_state_is_sent_to_one_peer_at_a_time() {
+    let (mut cluster, stored) = member_that_needs_a_snapshot("one-state", 20);
+    cluster.members.remove(&3);
+    for learner in [4, 5] {
+        let change = Change::add_learner(MemberId(learner));
+        let _ = cluster.member(1).driver.change(change, ChangeWait::Committed);
+        cluster.ticks(2);
+    }
+    // The machine does not capture yet.
+    cluster.member(1).held_jobs = Some(Vec::new());
+    for learner in [4, 5] {
+        let added = cluster.member(1).driver.raft().membership().joined_at(MemberId(learner));
+        cluster.start(learner, added);
+    }
+    cluster.ticks(10);
+    assert_eq!(cluster.snapshots, [(SnapshotFrom::Disk, stored)]);
+    let held = cluster.member(1).held_jobs.take().unwrap();
+    let states = held.iter().filter(|job| matches!(job, MachineJob::SendState { .. }));
+    assert_eq!(states.count(), 1);
+}
