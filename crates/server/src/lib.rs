@@ -14,6 +14,7 @@ mod auto_compaction;
 mod background;
 mod bootstrap;
 mod client_certificate;
+pub mod client_threads;
 pub mod config;
 mod connections;
 mod console;

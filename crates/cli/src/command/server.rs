@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::hint::black_box;
 use std::time::Duration;
 
-use quorate_server::ServerError;
 use quorate_server::config::{self, Invocation};
+use quorate_server::{ServerError, client_threads};
 
 use crate::error::CliError;
 use crate::print;
@@ -37,8 +37,7 @@ fn utf8(argument: &OsString) -> Result<String, CliError> {
 }
 
 fn serve(config: config::ServerConfig) -> Result<(), CliError> {
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = runtime.worker_threads(client_threads()).enable_all().build();
+    let runtime = client_threads::start();
     let runtime = runtime.map_err(|error| CliError::with_cause("cannot start threads", &error))?;
     runtime.spawn(return_freed_memory());
     let result = runtime.block_on(quorate_server::run(config));
@@ -46,14 +45,6 @@ fn serve(config: config::ServerConfig) -> Result<(), CliError> {
         ServerError::Removed => CliError::MemberRemoved(error.to_string()),
         error => CliError::with_cause("the server failed", &error),
     })
-}
-
-/// The threads that serve clients. Raft, the state machine and the disk have threads of their own,
-/// which take about as much: with a thread for each processor, requests that arrive together would
-/// only wake more of them.
-fn client_threads() -> usize {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    processors.saturating_sub(1).max(1)
 }
 
 /// Lets the allocator return freed memory to the system. It does so a second after memory was

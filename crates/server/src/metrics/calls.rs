@@ -16,6 +16,7 @@ use tonic::{Code, Status};
 
 use super::histogram::{CALLS, DISK, DurationHistogram, SHORT};
 use super::methods::{METHODS, Method, StreamKind};
+use crate::client_threads::OpenCall;
 
 /// The calls of all methods, and how they ended.
 #[derive(Debug)]
@@ -162,14 +163,16 @@ impl CallCounters {
 
     fn start_method(self: &Arc<Self>, method: MethodIndex) -> ActiveCall {
         let started = Instant::now();
-        let call = ActiveCall { calls: Arc::clone(self), method: method.0, started, ended: false };
+        let calls = Arc::clone(self);
+        let call = ActiveCall { calls, method: method.0, started, ended: false, open: None };
         add(&call.counters().started, 1);
         call
     }
 
-    /// Counts a unary call that has arrived completely.
+    /// Counts a unary call of KV that has arrived completely.
     pub(crate) fn start_unary(self: &Arc<Self>, method: MethodIndex, client: &str) -> ActiveCall {
-        let call = self.start_method(method);
+        let mut call = self.start_method(method);
+        call.open = Some(OpenCall::begin());
         add(&call.counters().received, 1);
         self.clients.count_version(client, StreamKind::Unary);
         call
@@ -194,6 +197,8 @@ pub(crate) struct ActiveCall {
     method: usize,
     started: Instant,
     ended: bool,
+    /// For a unary call of KV.
+    open: Option<OpenCall>,
 }
 
 impl ActiveCall {
