@@ -208,7 +208,8 @@ pub(crate) fn read_row_head(revision: Revision, mut row: &[u8]) -> Option<RowHea
             let lease = row.try_get_i64_le().ok()?;
             let key_bytes = row.try_get_u32_le().ok()? as usize;
             let key = row.get(..key_bytes)?;
-            let is_valid = version > 0 && created <= revision.main;
+            // Each version of a key has a revision of its own.
+            let is_valid = (1..=revision.main).contains(&version) && created <= revision.main;
             is_valid.then_some(RowHead::Put { key, created, version, lease })
         }
         TOMBSTONE => Some(RowHead::Tombstone { key: row }),
@@ -246,4 +247,26 @@ pub(crate) fn row_bytes(row: &[u8]) -> u32 {
 /// The same for a row of this length.
 pub(crate) fn row_bytes_of(length: usize) -> u32 {
     16 + length as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_read(at: Revision, created: i64, version: i64) -> bool {
+        let head = PutHead::new(b"key", 0, created, version);
+        let row = RowParts::of_put(&head, b"key", b"value").to_bytes();
+        read_row_head(at, &row).is_some()
+    }
+
+    #[test]
+    fn impossible_versions_are_refused() {
+        let at = Revision { main: 7, sub: 0 };
+        for (created, version, is_valid) in
+            [(3, 5, true), (3, 7, true), (3, 0, false), (3, 8, false), (3, i64::MAX, false)]
+        {
+            assert_eq!(is_read(at, created, version), is_valid, "version {version}");
+        }
+        assert!(!is_read(at, 8, 1), "created later");
+    }
 }

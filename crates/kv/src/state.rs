@@ -120,7 +120,7 @@ impl KvState {
     fn load_revision(&mut self, at: Revision, row: &[u8]) -> Option<()> {
         let row_bytes = row_bytes(row);
         self.row_bytes += u64::from(row_bytes);
-        if at.main > self.revision {
+        if !(0..=self.revision).contains(&at.main) {
             return None;
         }
         let (key, lease, newest) = match read_row_head(at, row)? {
