@@ -385,6 +385,7 @@ impl ClientConnectInfo {
     }
 
     /// Of a connection without a socket.
+    #[cfg(feature = "counted-calls")]
     pub(crate) fn of_memory() -> Self {
         let addresses = TcpConnectInfo { local_addr: None, remote_addr: None };
         Self { addresses, certificate: None, is_secured: false }

@@ -62,6 +62,7 @@ pub use context::{ServiceContext, ServiceLimits, SharedStore};
 pub use corruption::DataMismatch;
 pub use etcd_release::EtcdRelease;
 #[doc(hidden)]
+#[cfg(feature = "counted-calls")]
 pub use front::counted;
 pub use quorate::testkit::ports::free_ports;
 pub use quorate_core::membership::quorum_size;

@@ -3,6 +3,7 @@
 //! tonic's server.
 
 mod application;
+#[cfg(feature = "counted-calls")]
 pub mod counted;
 mod unary;
 

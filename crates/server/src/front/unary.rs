@@ -17,6 +17,7 @@ use tonic::codegen::http::Response;
 use tonic::{Code, Status};
 
 use super::application::HeadNotes;
+#[cfg(feature = "counted-calls")]
 use crate::context::ServiceContext;
 use crate::metrics::{ActiveCall, CallCounters, MethodIndex, method_of};
 use crate::response_body::ResponseBody;
@@ -71,6 +72,7 @@ impl UnaryCalls {
         Self { service: Arc::new(service), counters, message_bytes_max }
     }
 
+    #[cfg(feature = "counted-calls")]
     pub(super) fn context(&self) -> &ServiceContext {
         self.service.context()
     }

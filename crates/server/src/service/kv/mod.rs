@@ -44,6 +44,7 @@ impl KvService {
         Self { context }
     }
 
+    #[cfg(feature = "counted-calls")]
     pub(crate) fn context(&self) -> &ServiceContext {
         &self.context
     }
