@@ -88,7 +88,7 @@ impl ReadPace {
 
 /// A fraction of what calls take that are open at the same time as so many others.
 const PAUSE: Duration = Duration::from_micros(150);
-const OPEN_CALLS_MIN: usize = 16;
+const OPEN_CALLS_MIN: usize = 32;
 /// A client that waits for each reply before its next request causes one short wait after a long one.
 const SHORT_WAITS_MIN: u32 = 2;
 const SHORT_WAIT: Duration = Duration::from_micros(60);
