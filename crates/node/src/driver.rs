@@ -164,7 +164,7 @@ pub struct Driver {
     trim_keep_entries: u64,
     /// Members to which the last snapshot was lost: the next one is read from the disk.
     lost_snapshots: BTreeSet<MemberId>,
-    /// The peer that is being sent the machine's state. One at a time, for the same reason.
+    /// The peer that is being sent the machine's state. One at a time: each may be a copy of it.
     receives_state: Option<MemberId>,
     /// Saves in progress, with the messages and snapshots that wait for them.
     saving: VecDeque<SaveInProgress>,
