@@ -193,7 +193,7 @@ fn a_lagging_member_is_told_how_its_change_ended() {
     let _ = cluster.member(1).driver.change(add(9), ChangeWait::Committed);
     cluster.ticks(10);
     let added = cluster.member(1).driver.raft().membership().joined_at(MemberId(8));
-    assert!(added > 0 && cluster.outcomes.get(&(3, token)).is_none());
+    assert!(added > 0 && !cluster.outcomes.contains_key(&(3, token)));
     cluster.entries_lost_to = None;
     cluster.ticks(30);
     assert_eq!(cluster.snapshots, [(SnapshotFrom::Disk, stored)]);
