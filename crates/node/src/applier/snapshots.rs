@@ -45,10 +45,11 @@ impl<M: Machine> Applier<M> {
         Ok(MachineJobDone::Captured { meta, chunks: self.capture_chunks()? })
     }
 
-    /// The bytes of the current state for a peer, which [`MachineJob::SendState`](super::MachineJob::SendState) asked for. None if
-    /// the machine is ahead of the entry in the message, or if commands of the peer ran since the
-    /// snapshot on the disk was captured: their callers may still wait for the replies, which the
-    /// peer has only if it runs these entries itself.
+    /// The bytes of the current state for a peer, which
+    /// [`MachineJob::SendState`](super::MachineJob::SendState) asked for. None if the machine is
+    /// ahead of the entry in the message, or if commands of the peer ran since the snapshot on the
+    /// disk was captured: their callers may still wait for the replies, which the peer has only if it
+    /// runs these entries itself.
     pub fn state_to_send(
         &mut self,
         message: &Envelope,
