@@ -112,8 +112,8 @@ impl Driver {
         let Some(open) = self.requests.get_mut(token) else { return };
         // A member without a state gets the leader's current one. If its request was logged before,
         // that state would replace the reply.
-        let is_logged = matches!(open.body, RequestBody::Command(_) | RequestBody::Change(..));
-        if is_joining && is_logged && may_be_retried(open) {
+        let gets_entry = matches!(open.body, RequestBody::Command(_) | RequestBody::Change(..));
+        if is_joining && gets_entry && may_be_retried(open) {
             open.retry_at = now + 1;
             self.next_check = self.next_check.min(open.retry_at);
             return;
