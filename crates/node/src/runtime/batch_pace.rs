@@ -29,15 +29,25 @@ pub(crate) struct BatchPace {
     /// When a batch last had anything but reads.
     wrote_at: Option<Instant>,
     gather: GatherTime,
+    /// How many requests came in the last batch that was gathered for as long as possible.
+    expected: usize,
+    /// Batches since then that began as soon as the expected requests had come.
+    early: u32,
 }
 
 impl BatchPace {
     pub(crate) fn new(now: Instant, gather: GatherTime) -> Self {
-        Self { began: now, requests: 0, recent: 0, wrote_at: None, gather }
+        let (requests, recent, expected, early) = (0, 0, 0, 0);
+        Self { began: now, requests, recent, wrote_at: None, gather, expected, early }
     }
 
     /// A batch of this many requests begins; `writes` is how many of them are not reads.
     pub(crate) fn begin(&mut self, now: Instant, requests: usize, writes: usize) {
+        if now < self.gathers_until() {
+            self.early += 1;
+        } else {
+            (self.expected, self.early) = (requests, 0);
+        }
         (self.began, self.requests) = (now, requests);
         self.recent = requests.max(self.recent / 2);
         if writes > 0 {
@@ -51,20 +61,42 @@ impl BatchPace {
         self.requests <= 1
     }
 
-    /// Whether requests may be taken now.
-    pub(crate) fn may_begin(&self, now: Instant, in_progress: BatchesInProgress) -> bool {
-        now >= self.next_check(in_progress)
+    /// Whether requests may be taken now, if so many wait.
+    pub(crate) fn may_begin(
+        &self,
+        now: Instant,
+        in_progress: BatchesInProgress,
+        waiting: usize,
+    ) -> bool {
+        let gathered = if self.are_enough(waiting) { self.began } else { self.gathers_until() };
+        now >= self.ends_at(in_progress).max(gathered)
     }
 
     /// When requests may be taken although nothing else happens.
     pub(crate) fn next_check(&self, in_progress: BatchesInProgress) -> Instant {
+        self.ends_at(in_progress).max(self.gathers_until())
+    }
+
+    /// When the batches in progress are no longer waited for.
+    fn ends_at(&self, in_progress: BatchesInProgress) -> Instant {
         let disk = match in_progress.saves.max(in_progress.jobs) {
             0 => Duration::ZERO,
             1..STEPS_MAX => SLOW_AFTER,
             _ => HANGS_AFTER,
         };
         let quorum = if in_progress.is_committing { QUORUM_WAIT_MAX } else { Duration::ZERO };
-        (self.began + disk.max(quorum)).max(self.gathers_until())
+        self.began + disk.max(quorum)
+    }
+
+    /// Whether so many requests are all that are likely to come: those who wait for a reply before their
+    /// next request are back. Now and then a batch is gathered to the end, to see whether there are more.
+    pub(crate) fn are_enough(&self, waiting: usize) -> bool {
+        self.enough().is_some_and(|enough| waiting >= enough)
+    }
+
+    /// How many requests are all that are likely to come. None if it is not known.
+    pub(crate) fn enough(&self) -> Option<usize> {
+        (self.expected > 0 && self.early < EARLY_MAX).then_some(self.expected)
     }
 
     /// When reads that followers forwarded are processed although a batch is in progress: they need
@@ -73,12 +105,13 @@ impl BatchPace {
         (self.began + QUORUM_WAIT_MAX).max(self.gathers_until())
     }
 
-    /// Requests are gathered until then, whatever is in progress: what ends before does not matter.
+    /// Requests are gathered until then at most, whatever is in progress: what ends before does not matter.
     pub(crate) fn gathers_until(&self) -> Instant {
         self.began + self.gather_time()
     }
 
-    /// The shortest time between two batches. Few requests are not delayed: nothing is gained.
+    /// The shortest time between two batches, unless all requests are likely to have come. Few requests are
+    /// not delayed: nothing is gained.
     pub(crate) fn gather_time(&self) -> Duration {
         if self.recent < GATHERED_MIN {
             return Duration::ZERO;
@@ -103,6 +136,8 @@ const LARGE_MIN: usize = 72;
 const FEW_GATHERED: Duration = Duration::from_millis(3);
 /// After a write more of them are expected for so long.
 const WRITES_EXPECTED: Duration = Duration::from_millis(100);
+/// So many batches in a row may begin before the time to gather requests is over.
+const EARLY_MAX: u32 = 15;
 /// How long requests wait for the quorum to accept the batch before. More than a round trip and a
 /// sync take within a site; between distant sites several batches are in flight.
 const QUORUM_WAIT_MAX: Duration = Duration::from_millis(5);
@@ -124,7 +159,7 @@ mod tests {
     fn may_begin(after: Duration, saves: usize, is_committing: bool) -> bool {
         let began = Instant::now();
         let pace = BatchPace::new(began, GatherTime::default());
-        pace.may_begin(began + after, BatchesInProgress { saves, jobs: 0, is_committing })
+        pace.may_begin(began + after, BatchesInProgress { saves, jobs: 0, is_committing }, 1)
     }
 
     #[test]
@@ -150,7 +185,7 @@ mod tests {
         let pace = BatchPace::new(began, GatherTime::default());
         let hung = BatchesInProgress { saves: STEPS_MAX, jobs: STEPS_MAX, is_committing: true };
         assert_eq!(pace.reads_due(), began + QUORUM_WAIT_MAX);
-        assert!(!pace.may_begin(pace.reads_due(), hung));
+        assert!(!pace.may_begin(pace.reads_due(), hung, 1));
     }
 
     #[test]
@@ -160,19 +195,52 @@ mod tests {
         let gather = GatherTime::default();
         let mut pace = BatchPace::new(began, gather.clone());
         pace.begin(began, GATHERED_MIN, 1);
-        assert!(pace.may_begin(began, none));
+        assert!(pace.may_begin(began, none, 1));
         gather.set(Duration::from_millis(3));
-        assert!(!pace.may_begin(began, none));
+        assert!(!pace.may_begin(began, none, 1));
         assert_eq!(pace.next_check(none), began + Duration::from_millis(3));
         pace.begin(began, 1, 1);
-        assert!(pace.may_begin(began, none), "few requests are not delayed");
+        assert!(pace.may_begin(began, none, 1), "few requests are not delayed");
         // Unless there were many shortly before.
         pace.begin(began, 4 * GATHERED_MIN, 1);
         pace.begin(began, 1, 1);
-        assert!(!pace.may_begin(began, none));
+        assert!(!pace.may_begin(began, none, 1));
         pace.begin(began, 1, 1);
         pace.begin(began, 1, 1);
-        assert!(pace.may_begin(began, none));
+        assert!(pace.may_begin(began, none, 1));
+    }
+
+    /// Clients that wait for their replies: no more requests come than there are clients.
+    #[test]
+    fn gathering_ends_when_as_many_requests_wait_as_usual() {
+        let none = BatchesInProgress { saves: 0, jobs: 0, is_committing: false };
+        let committing = BatchesInProgress { is_committing: true, ..none };
+        let gather = GatherTime::default();
+        gather.set(FEW_GATHERED);
+        let (mut now, soon) = (Instant::now(), Duration::from_micros(500));
+        let mut pace = BatchPace::new(now, gather);
+        pace.begin(now, 16, 16);
+        assert!(pace.may_begin(now + soon, none, 16));
+        // The first one begins at once, so nothing was gathered for it. Gathered are 20.
+        now += FEW_GATHERED;
+        pace.begin(now, 20, 20);
+        assert!(!pace.may_begin(now + soon, none, 19));
+        assert!(pace.may_begin(now + soon, none, 20));
+        assert!(!pace.may_begin(now + soon, committing, 20));
+        for _ in 0..EARLY_MAX {
+            assert_eq!(pace.enough(), Some(20));
+            now += soon;
+            pace.begin(now, 20, 20);
+        }
+        assert!(!pace.may_begin(now + soon, none, 1_000), "one is gathered to the end");
+        assert!(pace.may_begin(now + FEW_GATHERED, none, 30));
+        now += FEW_GATHERED;
+        pace.begin(now, 30, 30);
+        assert_eq!(pace.enough(), Some(30), "there were more");
+        // Some clients are gone.
+        now += FEW_GATHERED;
+        pace.begin(now, 12, 12);
+        assert_eq!(pace.enough(), Some(12));
     }
 
     #[test]

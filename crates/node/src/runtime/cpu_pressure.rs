@@ -11,18 +11,33 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The shortest time between two batches of requests; zero while processors are not scarce.
+/// The shortest time between two batches of requests.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct GatherTime(Arc<AtomicU64>);
+pub(crate) struct GatherTime {
+    /// In microseconds; zero while processors are not scarce.
+    scarce: Arc<AtomicU64>,
+    /// It is never shorter.
+    least: Duration,
+}
 
 impl GatherTime {
+    /// For a process that may use so many processors.
+    pub(crate) fn for_processors(processors: usize) -> Self {
+        let processors = u32::try_from(processors.max(PROCESSORS_MIN)).unwrap_or(u32::MAX);
+        Self { scarce: Arc::default(), least: GATHER_ON_ONE_PROCESSOR / processors }
+    }
+
     pub(crate) fn get(&self) -> Duration {
-        Duration::from_micros(self.0.load(Ordering::Relaxed))
+        self.scarce().max(self.least)
+    }
+
+    fn scarce(&self) -> Duration {
+        Duration::from_micros(self.scarce.load(Ordering::Relaxed))
     }
 
     /// Follows how long the thread waited for a processor each time, on average.
     fn follow(&self, wait: Duration) {
-        let now = self.get();
+        let now = self.scarce();
         let next = if wait > SCARCE_ABOVE {
             (now + STEP_UP).min(GATHER_MAX)
         } else if wait < IDLE_BELOW {
@@ -34,7 +49,7 @@ impl GatherTime {
     }
 
     pub(crate) fn set(&self, time: Duration) {
-        self.0.store(time.as_micros() as u64, Ordering::Relaxed);
+        self.scarce.store(time.as_micros() as u64, Ordering::Relaxed);
     }
 }
 
@@ -116,6 +131,11 @@ fn parse_statistics(text: &[u8]) -> Option<RunStatistics> {
     Some(RunStatistics { waited: Duration::from_nanos(waited), runs })
 }
 
+/// A batch takes about 0.2 ms of processor time on a member, however few requests it has. With so much time between
+/// batches, divided by the processors, batches take a twentieth of them.
+const GATHER_ON_ONE_PROCESSOR: Duration = Duration::from_millis(4);
+/// With one processor it is as short as with two: 2 ms are still short for a client.
+const PROCESSORS_MIN: usize = 2;
 /// A thread that waits for longer than this has too few processors.
 const SCARCE_ABOVE: Duration = Duration::from_micros(70);
 /// Below this there are enough of them.
@@ -145,6 +165,23 @@ mod tests {
             gather.follow(Duration::ZERO);
         }
         assert_eq!(gather.get(), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_time_follows_the_number_of_processors_and_is_longer_while_they_are_scarce() {
+        let time = |processors| GatherTime::for_processors(processors).get();
+        assert_eq!(time(1), Duration::from_millis(2));
+        assert_eq!(time(2), Duration::from_millis(2));
+        assert_eq!(time(16), Duration::from_micros(250));
+        let gather = GatherTime::for_processors(2);
+        for _ in 0..100 {
+            gather.follow(2 * SCARCE_ABOVE);
+        }
+        assert_eq!(gather.get(), GATHER_MAX);
+        for _ in 0..100 {
+            gather.follow(Duration::ZERO);
+        }
+        assert_eq!(gather.get(), Duration::from_millis(2));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use quorate_core::config::ReadMode;
@@ -11,6 +12,7 @@ use tokio::task::JoinHandle;
 use tracing::{Instrument, Span, info_span};
 
 use super::apply_task::{ApplyTask, install, panic_text};
+use super::arrivals::Arrivals;
 use super::batch_queue::BatchQueue;
 use super::clock::{Clock, Ticker};
 use super::config::{NodeConfig, NodeError};
@@ -126,7 +128,11 @@ impl Host {
         if tick.is_zero() {
             return Err(NodeError::ZeroTick);
         }
-        let gather = GatherTime::default();
+        // On the caller's runtime nothing is known of its threads.
+        let gather = match (threads.are_own(), available_parallelism()) {
+            (true, Ok(processors)) => GatherTime::for_processors(processors.get()),
+            _ => GatherTime::default(),
+        };
         let ticker = {
             let _raft = threads.raft.enter();
             Ticker::start(tick, threads.are_own().then(|| gather.clone()))
@@ -416,6 +422,7 @@ fn shared(config: &NodeConfig, driver: &Driver) -> SharedState {
         events: broadcast::Sender::new(EVENTS_KEPT),
         ended: watch::Sender::new(None),
         barriers: Arc::default(),
+        arrivals: Arrivals::default(),
     }
 }
 

@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 use super::apply_task::ApplyCommand;
+use super::arrivals::Arrivals;
 use super::batch_pace::BatchPace;
 use super::batch_queue::BatchQueue;
 use super::clock::Clock;
@@ -84,6 +85,7 @@ pub(crate) struct SharedState {
     pub(crate) events: broadcast::Sender<MembershipEvent>,
     pub(crate) ended: watch::Sender<Option<StopReason>>,
     pub(crate) barriers: Arc<SharedBarriers>,
+    pub(crate) arrivals: Arrivals,
 }
 
 /// What the task keeps between turns.

@@ -8,6 +8,7 @@
 #![allow(clippy::disallowed_methods, reason = "the runtime is where time and threads come from")]
 
 mod apply_task;
+mod arrivals;
 mod batch_pace;
 pub(crate) mod batch_queue;
 mod capture;

@@ -154,7 +154,7 @@ impl Node {
     /// Callers that wait at the same time share a request.
     pub async fn barrier(&self) -> Result<Index, RequestError> {
         let span = debug_span!("request", member = %self.key.member, kind = "barrier");
-        let ended = self.shared.barriers.wait().instrument(span).await;
+        let ended = self.shared.barriers.wait(&self.shared.arrivals).instrument(span).await;
         ended.unwrap_or_else(|| Err(self.stopped()))
     }
 
@@ -524,6 +524,7 @@ impl Node {
         let (reply, answer) = oneshot::channel();
         let sent = self.requests.send(ClientRequest { kind, reply }).await;
         sent.map_err(|_| self.stopped())?;
+        self.shared.arrivals.on_request();
         match answer.await {
             Ok(outcome) => outcome,
             Err(_) => Err(RequestError::Unknown(OutcomeUnknown::Stopped)),

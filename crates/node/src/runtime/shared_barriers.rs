@@ -10,6 +10,7 @@ use std::task::{Poll, Waker};
 
 use quorate_core::Index;
 
+use super::arrivals::Arrivals;
 use super::sync::{Arc, Mutex, Notify, lock};
 use crate::outcome::{OutcomeUnknown, RequestError, RequestOutcome, RequestReply};
 
@@ -35,8 +36,9 @@ struct BarrierState {
 
 impl SharedBarriers {
     /// Waits for a barrier that begins after this call. None if the member has ended.
-    pub(crate) async fn wait(&self) -> Option<BarrierResult> {
+    pub(crate) async fn wait(&self, arrivals: &Arrivals) -> Option<BarrierResult> {
         let group = self.join()?;
+        arrivals.on_request();
         Some(group.wait().await)
     }
 
@@ -60,6 +62,12 @@ impl SharedBarriers {
     pub(crate) fn are_waiting(&self) -> bool {
         let state = lock(&self.state);
         state.waiting.is_some() && !state.is_in_progress
+    }
+
+    /// How many callers the next barrier would have; none while one is in progress.
+    pub(crate) fn waiting_callers(&self) -> usize {
+        let state = lock(&self.state);
+        if state.is_in_progress { 0 } else { state.waiting_callers }
     }
 
     /// Returns when callers may be waiting for the member to begin a barrier.
@@ -192,7 +200,7 @@ mod tests {
 
     fn caller(barriers: &Arc<SharedBarriers>) -> tokio::task::JoinHandle<Option<BarrierResult>> {
         let barriers = Arc::clone(barriers);
-        tokio::spawn(async move { barriers.wait().await })
+        tokio::spawn(async move { barriers.wait(&Arrivals::default()).await })
     }
 
     fn read(index: Index) -> RequestOutcome {
@@ -244,7 +252,7 @@ mod tests {
         drop((in_progress, member));
         assert_eq!(begun.await.unwrap(), Some(Err(STOPPED)));
         assert_eq!(waiting.await.unwrap(), Some(Err(STOPPED)));
-        assert_eq!(barriers.wait().await, None);
+        assert_eq!(barriers.wait(&Arrivals::default()).await, None);
     }
 
     #[tokio::test]

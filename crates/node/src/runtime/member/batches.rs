@@ -67,18 +67,22 @@ impl Member {
     pub(super) async fn receive_batch(&mut self) {
         let in_progress = self.batches_in_progress();
         let kept = self.kept_requests();
+        let waiting = self.waiting_requests();
         // If no request is open, the machine does not report when it is done.
         let jobs = if self.driver.open_requests() == 0 { 0 } else { in_progress.jobs };
         let now = Instant::now();
         let pace = &self.state.pace;
         let clients = self.state.requests.is_empty()
             && (pace.was_single()
-                || pace.may_begin(now, BatchesInProgress { jobs, ..in_progress }));
+                || pace.may_begin(now, BatchesInProgress { jobs, ..in_progress }, waiting));
         // The core bounds the machine's work for peers.
         let peers = self.state.saves_waiting < IN_PROGRESS_FOR_PEERS;
         // Nothing else wakes the member when requests that it keeps may be processed.
         let waits = !clients || kept > 0;
-        let gathers = now < pace.gathers_until();
+        let gathers = now < pace.gathers_until() && !pace.are_enough(waiting);
+        let missing =
+            pace.enough().filter(|_| gathers).map(|enough| enough.saturating_sub(waiting));
+        self.shared.arrivals.wait_for(missing.unwrap_or(0));
         // The next batch waits for the quorum first, and then for the own disk.
         let without_saves = BatchesInProgress { saves: 0, ..in_progress };
         let quorum_waits = in_progress.is_committing && now < pace.next_check(without_saves);
@@ -98,6 +102,7 @@ impl Member {
             _ = mailbox.peers.recv_many(&mut state.from_peers, DELIVERIES_PER_TURN), if peers => {}
             _ = mailbox.clients.recv_many(&mut state.requests, REQUESTS_PER_TURN), if clients => {}
             () = self.barriers.0.ready(), if clients => {}
+            () = self.shared.arrivals.ready(), if gathers => {}
             () = self.clock.changed() => {}
             () = self.timer.wait_until(wake_at) => {}
         }
@@ -113,6 +118,12 @@ impl Member {
     fn kept_requests(&self) -> usize {
         let barrier = usize::from(self.barriers.0.are_waiting());
         self.state.requests.len() + self.state.forwarded.len() + barrier
+    }
+
+    /// How many requests the next batch would have.
+    fn waiting_requests(&self) -> usize {
+        let kept = self.state.requests.len() + self.state.forwarded.len();
+        kept + self.mailbox.clients.len() + self.barriers.0.waiting_callers()
     }
 
     /// What something waits for; `saves` is whether requests wait for the own disk, `next_batch` whether
@@ -164,7 +175,8 @@ impl Member {
     /// commit index leaves with the entries of the next batch.
     pub(super) fn process_requests(&mut self) {
         let now = Instant::now();
-        if !self.state.pace.may_begin(now, self.batches_in_progress()) {
+        let (in_progress, waiting) = (self.batches_in_progress(), self.waiting_requests());
+        if !self.state.pace.may_begin(now, in_progress, waiting) {
             if now >= self.state.pace.reads_due() {
                 if self.state.forwarded.commands.is_empty() {
                     self.state.forwarded.held.clear();
