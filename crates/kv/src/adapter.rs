@@ -44,6 +44,10 @@ impl<T: Table> Machine for Kv<T> {
         Self::report_progress_to(self, Arc::new(move || progress.advance()));
     }
 
+    fn prepare(&mut self, commands: &[(u64, &[u8])]) {
+        Self::prepare(self, commands);
+    }
+
     fn apply(&mut self, index: u64, command: &Bytes) -> Result<Bytes, MachineError> {
         self.reply_with_reads(true);
         Ok(self.apply_bytes(index, command).map_err(machine_error)?.reply.encode())
@@ -380,6 +384,10 @@ impl<T: Table + Send + 'static> Machine for SharedKv<T> {
 
     fn report_progress_to(&mut self, progress: WorkProgress) {
         Machine::report_progress_to(&mut *self.write(), progress);
+    }
+
+    fn prepare(&mut self, commands: &[(u64, &[u8])]) {
+        Kv::prepare(&mut self.write(), commands);
     }
 
     fn apply(&mut self, index: u64, command: &Bytes) -> Result<Bytes, MachineError> {

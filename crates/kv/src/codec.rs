@@ -118,6 +118,35 @@ impl<'a> From<&'a Bytes> for ByteReader<'a> {
     }
 }
 
+/// Bytes of which no parts are taken.
+pub(crate) struct SliceReader<'a>(pub(crate) &'a [u8]);
+
+impl<'a> SliceReader<'a> {
+    /// Takes bytes that are preceded by their length, as [`put_bytes`] writes them.
+    pub(crate) fn take_slice(&mut self) -> Option<&'a [u8]> {
+        let length = usize::try_from(take_number(self)?).ok()?;
+        let taken = self.0.get(..length)?;
+        self.skip(length);
+        Some(taken)
+    }
+}
+
+impl ByteSource for SliceReader<'_> {
+    fn rest(&self) -> &[u8] {
+        self.0
+    }
+
+    fn skip(&mut self, count: usize) {
+        self.0 = self.0.get(count..).unwrap_or_default();
+    }
+
+    fn split(&mut self, count: usize) -> Bytes {
+        let part = Bytes::copy_from_slice(self.0.get(..count).unwrap_or_default());
+        self.skip(count);
+        part
+    }
+}
+
 impl ByteSource for ByteReader<'_> {
     fn rest(&self) -> &[u8] {
         self.rest

@@ -6,8 +6,8 @@ use bytes::{Bytes, BytesMut};
 use crate::alarm::{Alarm, AlarmKind};
 use crate::auth::{put_auth, put_text, take_auth, take_text};
 use crate::codec::{
-    ByteReader, ByteSink, ByteSource, put_bytes, put_flags, put_list, put_number, put_signed,
-    take_byte, take_bytes, take_flags, take_list, take_number, take_signed,
+    ByteReader, ByteSink, ByteSource, SliceReader, put_bytes, put_flags, put_list, put_number,
+    put_signed, take_byte, take_bytes, take_flags, take_list, take_number, take_signed,
 };
 use crate::command::{
     Command, CommandIssuer, Compact, Compare, CompareOperator, CompareTarget, DeleteRange,
@@ -238,6 +238,36 @@ fn take_command(from: &mut impl ByteSource) -> Option<Command> {
     })
 }
 
+/// The key that an encoded command searches first, for most commands that search one. Nothing is checked that
+/// decoding does not check again.
+pub(crate) fn first_key(command: &[u8]) -> Option<&[u8]> {
+    let mut from = SliceReader(command.get(1..)?);
+    let mut kind = take_byte(&mut from)?;
+    if kind == 12 {
+        if take_byte(&mut from)? != 0 {
+            from.take_slice()?;
+            take_number(&mut from)?;
+        }
+        kind = take_byte(&mut from)?;
+    }
+    match kind {
+        1 => {
+            take_byte(&mut from)?;
+            take_signed(&mut from)?;
+            from.take_slice()
+        }
+        2 => {
+            take_byte(&mut from)?;
+            from.take_slice()
+        }
+        3 => {
+            let compares = take_number(&mut from)?;
+            if compares > 0 { from.take_slice() } else { None }
+        }
+        _ => None,
+    }
+}
+
 fn put_issuer(out: &mut impl ByteSink, issuer: &CommandIssuer) {
     match issuer {
         CommandIssuer::Member => out.put_u8(0),
@@ -439,4 +469,44 @@ fn take_compare(from: &mut impl ByteSource) -> Option<Compare> {
         _ => return None,
     };
     Some(Compare { keys, operator, target })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_key_is_found_without_decoding() {
+        let put = || Put { key: "key".into(), value: "value".into(), lease: -7, ..Put::default() };
+        let keys = KeyRange::single("key");
+        let compare = Compare {
+            keys: keys.clone(),
+            operator: CompareOperator::Equal,
+            target: CompareTarget::Mod(4),
+        };
+        let txn = Txn { compare: vec![compare], ..Txn::default() };
+        let user = CommandIssuer::User { name: "root".into(), revision: 1_000 };
+        let issued = |issuer| {
+            Command::Issued(Box::new(IssuedCommand { issuer, command: Command::Put(put()) }))
+        };
+        let with_key = [
+            Command::Put(put()),
+            Command::DeleteRange(DeleteRange { keys, prev_kv: true }),
+            Command::Txn(txn),
+            issued(CommandIssuer::Member),
+            issued(user),
+        ];
+        for command in with_key {
+            let bytes = command.encode();
+            assert_eq!(first_key(&bytes), Some(&b"key"[..]), "{command:?}");
+            for length in 0..bytes.len() {
+                let found = first_key(&bytes[..length]);
+                assert!(found.is_none_or(|key| key == b"key"), "{command:?}");
+            }
+        }
+        for command in [Command::Noop, Command::Txn(Txn::default()), Command::LeaseRevoke(5)] {
+            assert_eq!(first_key(&command.encode()), None);
+        }
+        assert_eq!(first_key(&[1, 1, 0, 0, 0xff, 0xff, 0xff, 0xff, 0x7f, 1]), None);
+    }
 }

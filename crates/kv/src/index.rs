@@ -3,12 +3,14 @@
 //! Kept in memory and rebuilt from the rows when a table is opened. Values stay in the
 //! table; the index holds the revisions under which they are stored.
 
+use std::cmp::Ordering;
+use std::collections::VecDeque;
 use std::ops::{Bound, ControlFlow};
 
 use bytes::Bytes;
 
 use crate::command::KeyRange;
-use crate::key_blocks::{AfterVisit, KeyBlocks, KeyPlace};
+use crate::key_blocks::{AfterVisit, KeyBlocks, KeyPlace, SEARCHED_AT_ONCE};
 use crate::key_history::{CurrentVersion, KeyHistory, KeyVersion, SeenVersion, VersionRow};
 use crate::packed_keys::KeyRef;
 use crate::revision::Revision;
@@ -25,7 +27,38 @@ pub(crate) struct KeyFinder {
     last: Option<KeyPlace>,
 }
 
+/// Finders of the next commands, by the index of each.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PreparedFinders(VecDeque<(u64, KeyFinder)>);
+
+impl PreparedFinders {
+    /// The finder of this command. Those of earlier ones are dropped.
+    pub(crate) fn take(&mut self, index: u64) -> KeyFinder {
+        while let Some((prepared, _)) = self.0.front() {
+            match prepared.cmp(&index) {
+                Ordering::Less => self.0.pop_front(),
+                Ordering::Equal => {
+                    return self.0.pop_front().map(|(_, finder)| finder).unwrap_or_default();
+                }
+                Ordering::Greater => break,
+            };
+        }
+        KeyFinder::default()
+    }
+}
+
 impl KeyIndex {
+    /// Searches the first keys of several commands at once: these searches wait for memory together.
+    pub(crate) fn prepare(&self, keys: &[(u64, &[u8])], prepared: &mut PreparedFinders) {
+        prepared.0.clear();
+        for keys in keys.chunks(SEARCHED_AT_ONCE) {
+            let places = self.keys.places_of(keys.iter().map(|(_, key)| *key));
+            let finders =
+                keys.iter().zip(places).map(|((index, _), last)| (*index, KeyFinder { last }));
+            prepared.0.extend(finders);
+        }
+    }
+
     /// Records a write and returns the version that it replaces. It must be newer than all
     /// earlier writes of the key.
     pub(crate) fn put(

@@ -51,6 +51,8 @@ pub(crate) struct KeyBlock {
     newest: i64,
 }
 
+/// How many keys are searched together.
+pub(crate) const SEARCHED_AT_ONCE: usize = 16;
 const BLOCK_KEYS_MAX: usize = 64;
 /// However few keys it has, a block is full with this many bytes of them: an insertion moves them.
 const BLOCK_BYTES_MAX: usize = 32 << 10;
@@ -180,6 +182,40 @@ impl KeyBlocks {
         let block = self.block_of(key);
         let position = self.block(block)?.position(key).ok()?;
         Some(KeyPlace { block, position })
+    }
+
+    /// The places of several keys. A search waits for memory several times, each time for what it has found
+    /// before. Here all keys take a step before the next one, so that they wait together: the first
+    /// access to a line of memory lets the processor fetch it, and what does not depend on it goes on.
+    pub(crate) fn places_of<'a>(
+        &self,
+        keys: impl Iterator<Item = &'a [u8]>,
+    ) -> [Option<KeyPlace>; SEARCHED_AT_ONCE] {
+        let mut searched = [(&[][..], None); SEARCHED_AT_ONCE];
+        for (place, key) in searched.iter_mut().zip(keys) {
+            *place = (key, Some(self.block_of(key)));
+        }
+        let mut fetched = 0;
+        let blocks = || searched.iter().filter_map(|(_, place)| self.block((*place)?));
+        for block in blocks() {
+            fetched ^= block.newest as usize ^ block.keys.len();
+        }
+        for block in blocks() {
+            fetched ^= block.keys.fetch();
+        }
+        let places = searched.map(|(key, block)| {
+            let position = self.block(block?)?.position(key).ok()?;
+            Some(KeyPlace { block: block?, position })
+        });
+        let histories = || places.iter().filter_map(|place| self.at((*place)?));
+        for history in histories() {
+            fetched ^= history.newest().row.bytes() as usize;
+        }
+        for history in histories() {
+            fetched ^= history.older_len();
+        }
+        std::hint::black_box(fetched);
+        places
     }
 
     /// Whether this key is at a place.
@@ -564,6 +600,15 @@ mod tests {
         for (key, writes) in &map {
             let current = blocks.get(key).and_then(KeyHistory::current);
             assert_eq!(current.is_some(), exists(writes, i64::MAX), "{key:?}");
+        }
+        // Together they are found where each is found alone, and absent ones are not.
+        let keys: Vec<_> = (0..0x4000).map(|number| format!("{number:05}").into_bytes()).collect();
+        for keys in keys.chunks(SEARCHED_AT_ONCE - 1) {
+            let places = blocks.places_of(keys.iter().map(Vec::as_slice));
+            for (key, place) in keys.iter().zip(places) {
+                assert_eq!(place.is_some(), map.contains_key(key));
+                assert!(place.is_none_or(|place| blocks.is_at(place, key)));
+            }
         }
     }
 

@@ -12,10 +12,11 @@ use crate::alarm::{Alarm, AlarmKind};
 use crate::auth::{AuthCommand, IssuedToken};
 use crate::check;
 use crate::command::{Command, KeyRange, LeaseCheckpoint, LeaseGrant, Query, Quota, Txn};
+use crate::encode::first_key;
 use crate::error::KvError;
 use crate::hash::CompactionHashes;
 use crate::incremental::ReadLimits;
-use crate::index::KeyFinder;
+use crate::index::{KeyFinder, PreparedFinders};
 use crate::lease::Lease;
 use crate::reply::{KvCommandReply, KvOutcome, LeaseOutcome};
 use crate::revision::{RowKey, row_bytes};
@@ -41,6 +42,8 @@ pub struct Kv<T: Table> {
     collects_events: bool,
     /// Whether replies contain what the commands read.
     pub(crate) replies_with_reads: bool,
+    /// Where the next commands find their keys.
+    prepared: PreparedFinders,
 }
 
 /// Called while a long command runs, at short intervals.
@@ -167,6 +170,7 @@ impl<T: Table> Kv<T> {
             progress,
             collects_events: true,
             replies_with_reads: true,
+            prepared: PreparedFinders::default(),
         })
     }
 
@@ -204,6 +208,15 @@ impl<T: Table> Kv<T> {
         Self { batches, ..self }
     }
 
+    /// The encoded commands that are applied next, with their indexes. Only a hint: their keys are searched
+    /// together, which takes less time than one after the other.
+    pub fn prepare(&mut self, commands: &[(u64, &[u8])]) {
+        let keys =
+            commands.iter().filter_map(|(index, command)| Some((*index, first_key(command)?)));
+        let keys: Vec<_> = keys.collect();
+        self.state.index.prepare(&keys, &mut self.prepared);
+    }
+
     /// Applies a command. Indexes must rise. A command at or below the applied index changes
     /// nothing, so that the log can be replayed over a table that is ahead of it.
     ///
@@ -227,12 +240,13 @@ impl<T: Table> Kv<T> {
         validates: bool,
     ) -> Result<Applied, TableError> {
         if index <= self.state.applied {
-            let nothing = CommandWrites::new(self.state.revision, false);
+            let nothing = CommandWrites::new(self.state.revision, false, KeyFinder::default());
             return Ok(self.applied_with(command, Ok(KvOutcome::Done), nothing, None));
         }
         self.state.applied = index;
         self.continue_compaction(command)?;
-        let mut writes = CommandWrites::new(self.state.revision + 1, self.collects_events);
+        let finder = self.prepared.take(index);
+        let mut writes = CommandWrites::new(self.state.revision + 1, self.collects_events, finder);
         let mut token = None;
         let result = match self.run(command, validates, &mut writes, &mut token) {
             Ok(outcome) => Ok(outcome),

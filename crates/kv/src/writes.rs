@@ -19,9 +19,9 @@ pub(crate) struct CommandWrites {
 
 impl CommandWrites {
     /// The writes of a command that writes at this revision.
-    pub(crate) fn new(main: i64, collects_events: bool) -> Self {
+    pub(crate) fn new(main: i64, collects_events: bool, finder: KeyFinder) -> Self {
         let events = collects_events.then(Vec::new);
-        Self { main, count: 0, put_bytes: 0, events, finder: KeyFinder::default() }
+        Self { main, count: 0, put_bytes: 0, events, finder }
     }
 
     /// Where the next row is written.

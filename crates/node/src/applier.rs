@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate_core::{Entries, Envelope, Index, MemberId, Membership, Payload, SnapshotMeta};
+use quorate_core::{Entries, Entry, Envelope, Index, MemberId, Membership, Payload, SnapshotMeta};
 use quorate_storage::StoreIdentity;
 
 use crate::cluster_version::{ClusterVersion, UnsupportedVersion, VersionChange, VersionRange};
@@ -265,7 +265,11 @@ impl<M: Machine> Applier<M> {
         let mut outcomes = Vec::new();
         let mut versions = Vec::new();
         let mut membership_changed = false;
-        for entry in entries.chunks().flatten() {
+        let mut ahead = entries.chunks().flatten();
+        for (number, entry) in entries.chunks().flatten().enumerate() {
+            if number % PREPARED_AT_ONCE == 0 {
+                self.prepare(ahead.by_ref().take(PREPARED_AT_ONCE));
+            }
             let index = entry.id.index;
             if index <= self.applied {
                 continue;
@@ -294,6 +298,24 @@ impl<M: Machine> Applier<M> {
         let removed = self.membership.removed().contains(&own) && !self.membership.contains(own);
         let index = self.applied;
         Ok(MachineJobDone::Applied { index, outcomes, removed, versions, membership_changed })
+    }
+
+    /// Tells the machine which commands come next.
+    fn prepare<'a>(&mut self, entries: impl Iterator<Item = &'a Entry>) {
+        let mut commands = [(0, &[][..]); PREPARED_AT_ONCE];
+        let mut count = 0;
+        let logged = entries.filter_map(|entry| match &entry.payload {
+            Payload::Command(logged) => Some((entry.id.index, CommandId::command_of(logged)?)),
+            Payload::Change(_) => None,
+        });
+        for (place, command) in commands.iter_mut().zip(logged) {
+            *place = command;
+            count += 1;
+        }
+        // There is nothing to gain for a single one.
+        if count > 1 {
+            self.machine.prepare(&commands[..count]);
+        }
     }
 
     fn run(
@@ -385,6 +407,8 @@ impl<M: Machine> Applier<M> {
     }
 }
 
+/// Enough for waits to overlap; what is fetched for them fits into the caches of a processor.
+const PREPARED_AT_ONCE: usize = 16;
 /// The reply to a change of the cluster version.
 const VERSION_UNCHANGED: &[u8] = &[0];
 pub(crate) const VERSION_CHANGED: &[u8] = &[1];

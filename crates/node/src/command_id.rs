@@ -79,19 +79,30 @@ impl CommandId {
     /// have no effect, on every member alike. A later version that gives a meaning to a new first
     /// byte has to ignore it as well, while the cluster version is lower.
     pub(crate) fn split(logged: &Bytes) -> Option<(Self, LoggedBody)> {
-        let mut rest = logged.clone();
+        let (kind, id, body) = Self::split_head(logged)?;
+        let body = logged.slice_ref(body);
+        match kind {
+            COMMAND => Some((id, LoggedBody::Command(body))),
+            VERSION => Some((id, LoggedBody::Version(VersionChange::decode(body)?))),
+            _ => None,
+        }
+    }
+
+    /// The command in these bytes, without its id.
+    pub(crate) fn command_of(logged: &[u8]) -> Option<&[u8]> {
+        let (kind, _, command) = Self::split_head(logged)?;
+        (kind == COMMAND).then_some(command)
+    }
+
+    fn split_head(logged: &[u8]) -> Option<(u8, Self, &[u8])> {
+        let mut rest = logged;
         let kind = rest.try_get_u8().ok()?;
         let incarnation = rest.try_get_u64_le().ok()?;
         let member = MemberId(take_number(&mut rest)?);
         let start = take_number(&mut rest)?;
         let sequence = take_number(&mut rest)?;
         let open_from = sequence.checked_sub(take_number(&mut rest)?)?;
-        let id = Self { member, incarnation, start, sequence, open_from };
-        match kind {
-            COMMAND => Some((id, LoggedBody::Command(rest))),
-            VERSION => Some((id, LoggedBody::Version(VersionChange::decode(rest)?))),
-            _ => None,
-        }
+        Some((kind, Self { member, incarnation, start, sequence, open_from }, rest))
     }
 
     /// Whether these bytes claim to change the cluster version: only a leader may log them.
@@ -242,7 +253,7 @@ fn put_number(out: &mut impl BufMut, mut number: u64) {
     out.put_u8(number as u8);
 }
 
-fn take_number(from: &mut Bytes) -> Option<u64> {
+fn take_number(from: &mut &[u8]) -> Option<u64> {
     let mut number = 0u64;
     for shift in (0..64).step_by(7) {
         let byte = from.try_get_u8().ok()?;

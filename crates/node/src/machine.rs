@@ -128,6 +128,11 @@ pub trait Machine {
     /// stands still, and a leader hands over. Called once, before the first command.
     fn report_progress_to(&mut self, _progress: WorkProgress) {}
 
+    /// The next commands with their entries, in order. Some of them may not run. Only a hint, which must have
+    /// no effect: a machine may fetch what they need from memory, since waiting for several of them
+    /// takes no longer than for one.
+    fn prepare(&mut self, _commands: &[(Index, &[u8])]) {}
+
     /// Runs one command and returns the reply for its proposer.
     fn apply(&mut self, index: Index, command: &Bytes) -> Result<Bytes, MachineError>;
 
@@ -207,6 +212,10 @@ impl<M: Machine + ?Sized> Machine for Box<M> {
 
     fn report_progress_to(&mut self, progress: WorkProgress) {
         (**self).report_progress_to(progress);
+    }
+
+    fn prepare(&mut self, commands: &[(Index, &[u8])]) {
+        (**self).prepare(commands);
     }
 
     fn apply(&mut self, index: Index, command: &Bytes) -> Result<Bytes, MachineError> {

@@ -23,6 +23,7 @@ const OWNER: StoreIdentity =
 struct Runs {
     resumed_at: Index,
     ran: Vec<Index>,
+    prepared: Vec<Index>,
     memberships: Vec<Index>,
     saved: u32,
 }
@@ -36,6 +37,12 @@ impl Machine for Runs {
     fn save(&mut self) -> Result<(), MachineError> {
         self.saved += 1;
         Ok(())
+    }
+
+    fn prepare(&mut self, commands: &[(Index, &[u8])]) {
+        assert!(commands.iter().all(|(_, command)| *command == b"command"));
+        assert!(commands.iter().all(|(index, _)| !self.ran.contains(index)));
+        self.prepared.extend(commands.iter().map(|(index, _)| index));
     }
 
     fn apply(&mut self, index: Index, command: &Bytes) -> Result<Bytes, MachineError> {
@@ -103,6 +110,16 @@ fn entries_up_to_the_resumed_index_do_not_run_again() {
     assert_eq!(applier.machine().ran, [6, 7]);
     // That the others ran is known, though it was not seen.
     assert!((2..=7).all(|number| applier.dedup().has_run(command_id(1, number))));
+}
+
+#[test]
+fn the_machine_learns_which_commands_come_next() {
+    let mut applier = resumed(0);
+    let _ = applier.apply(&commands(2..=60)).unwrap();
+    assert_eq!(applier.machine().prepared, (2..=60).collect::<Vec<_>>());
+    assert_eq!(applier.machine().ran, applier.machine().prepared);
+    let _ = applier.apply(&commands([61])).unwrap();
+    assert_eq!(applier.machine().prepared.len(), 59, "nothing is gained for a single one");
 }
 
 #[test]

@@ -106,6 +106,12 @@ impl ModelTest {
         assert_eq!(Command::decode(&bytes).as_ref(), Ok(&command));
         let expected = self.reference.apply(&command, self.memory.bytes_in_use());
         let index = self.index;
+        // A hint has no effect, also if another command comes, or none.
+        match self.generator.below(4) {
+            0 => {}
+            1 => self.memory.prepare(&[(index + 1, &bytes)]),
+            _ => self.memory.prepare(&[(index - 1, b""), (index, &bytes), (index + 1, &bytes)]),
+        }
         let memory = self.memory.apply_bytes(index, &bytes).unwrap();
         let redb = self.redb().apply_bytes(index, &bytes).unwrap();
         assert_eq!(memory.reply, expected, "{command:?}");
