@@ -83,6 +83,13 @@ impl Reason {
     pub(crate) const ENHANCE_YOUR_CALM: Self = Self(11);
 }
 
+/// The code, as in RFC 9113, section 7.
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// An error of the other side after which the connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionError {
