@@ -40,7 +40,7 @@ fn received(connection: &mut UnaryConnection, bytes: &[u8]) -> Result<Vec<String
         let text = match end {
             CallEnd::Reply(message) => String::from_utf8_lossy(message).into_owned(),
             CallEnd::Refused { http_status, fields } => {
-                let field = |name: &str| fields.get(name).map_or("-", |it| it.to_str().unwrap());
+                let field = |name: &str| fields.get(name).map_or("-", |it| it.to_str().unwrap_or("?"));
                 format!("{http_status} {} {}", field("grpc-status"), field("grpc-message"))
             }
             CallEnd::Reset(reason) => format!("reset {reason}"),
