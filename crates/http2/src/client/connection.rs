@@ -20,7 +20,7 @@ use crate::stream_ids::StreamIdHash;
 pub struct UnaryConnection {
     heads: RequestHeads,
     reply_heads: ReplyHeads,
-    calls: HashMap<u32, OpenCall, StreamIdHash>,
+    calls: HashMap<u32, PendingCall, StreamIdHash>,
     next_id: u32,
     /// Calls whose request does not fit into the windows, the first to be sent first.
     blocked: VecDeque<u32>,
@@ -30,7 +30,7 @@ pub struct UnaryConnection {
     /// Bytes of an incomplete frame.
     input: Vec<u8>,
     /// A header block whose end is in later frames.
-    partial: Option<PartialBlock>,
+    partial: Option<UnfinishedBlock>,
     output: Vec<u8>,
     /// How much of the output is sent.
     sent: usize,
@@ -61,7 +61,7 @@ pub enum CallEnd<'a> {
 }
 
 #[derive(Debug)]
-struct OpenCall {
+struct PendingCall {
     tag: u32,
     /// The rest of the request.
     unsent: Bytes,
@@ -81,7 +81,7 @@ struct ServerLimits {
 }
 
 #[derive(Debug)]
-struct PartialBlock {
+struct UnfinishedBlock {
     stream: u32,
     flags: u8,
     block: Vec<u8>,
@@ -173,7 +173,7 @@ impl UnaryConnection {
         let message_bytes = u32::try_from(length - PREFIX_BYTES).unwrap_or(u32::MAX).to_be_bytes();
         self.output[body_start + 1..body_start + PREFIX_BYTES].copy_from_slice(&message_bytes);
         let window = self.server.connection_window.min(self.server.stream_window);
-        let mut call = OpenCall {
+        let mut call = PendingCall {
             tag,
             unsent: Bytes::new(),
             send_window: self.server.stream_window,
@@ -300,7 +300,7 @@ impl UnaryConnection {
                     return self.headers(head.stream, head.flags, block, ended);
                 }
                 let (stream, flags, block) = (head.stream, head.flags, block.to_vec());
-                self.partial = Some(PartialBlock { stream, flags, block });
+                self.partial = Some(UnfinishedBlock { stream, flags, block });
                 Ok(())
             }
             kind::CONTINUATION => self.continuation(head, payload, ended),
@@ -434,12 +434,7 @@ impl UnaryConnection {
     }
 
     /// Ends a call whose reply makes no sense.
-    fn abort(
-        &mut self,
-        stream: u32,
-        text: &'static str,
-        ended: &mut impl FnMut(u32, CallEnd<'_>),
-    ) {
+    fn abort(&mut self, stream: u32, text: &'static str, ended: &mut impl FnMut(u32, CallEnd<'_>)) {
         if let Some(call) = self.calls.remove(&stream) {
             frame::put_reset(&mut self.output, stream, Reason::CANCEL);
             ended(call.tag, CallEnd::Malformed(text));

@@ -33,6 +33,13 @@ fn start(connection: &mut UnaryConnection, tag: u32, message: &[u8]) -> CallId {
     connection.start(PATH, tag, |out| out.extend_from_slice(message)).unwrap()
 }
 
+/// Starts so many calls, with the tags 0, 1, and so on.
+fn start_all(connection: &mut UnaryConnection, count: u32, message: &[u8]) {
+    (0..count).for_each(|tag| {
+        start(connection, tag, message);
+    });
+}
+
 /// What the connection reports of these bytes, or the text of its error.
 fn received(connection: &mut UnaryConnection, bytes: &[u8]) -> Result<Vec<String>, String> {
     let mut ends = Vec::new();
@@ -40,7 +47,8 @@ fn received(connection: &mut UnaryConnection, bytes: &[u8]) -> Result<Vec<String
         let text = match end {
             CallEnd::Reply(message) => String::from_utf8_lossy(message).into_owned(),
             CallEnd::Refused { http_status, fields } => {
-                let field = |name: &str| fields.get(name).map_or("-", |it| it.to_str().unwrap_or("?"));
+                let field =
+                    |name: &str| fields.get(name).map_or("-", |it| it.to_str().unwrap_or("?"));
                 format!("{http_status} {} {}", field("grpc-status"), field("grpc-message"))
             }
             CallEnd::Reset(reason) => format!("reset {reason}"),
@@ -99,7 +107,7 @@ fn replies_end_their_calls_however_they_are_split() {
     let bytes = [reply(3, b"second"), reply(1, b""), reply(5, &[b'x'; 9_000])].concat();
     for piece in [1, 2, 7, 100, 10_000] {
         let mut connection = connection();
-        (0..3).for_each(|tag| drop(start(&mut connection, tag, b"request")));
+        start_all(&mut connection, 3, b"request");
         let mut ends = Vec::new();
         for piece in bytes.chunks(piece) {
             ends.extend(received(&mut connection, piece).unwrap());
@@ -124,7 +132,7 @@ fn a_request_is_one_frame_of_headers_and_one_of_data() {
 #[test]
 fn refusals_are_in_heads_or_in_trailers() {
     let mut connection = connection();
-    (0..4).for_each(|tag| drop(start(&mut connection, tag, b"")));
+    start_all(&mut connection, 4, b"");
     let refused = [("grpc-status", "7"), ("grpc-message", "no")];
     let only = [vec![0x88], trailers_block(&refused)].concat();
     let bytes = [
@@ -164,10 +172,9 @@ fn padding_priorities_and_continuations_are_removed() {
 #[test]
 fn the_table_of_the_server_is_followed() {
     let mut connection = connection();
-    (0..3).for_each(|tag| drop(start(&mut connection, tag, b"")));
-    let first_head = [
-        0x88, 0x5f, 0x8b, 0x1d, 0x75, 0xd0, 0x62, 0x0d, 0x26, 0x3d, 0x4c, 0x4d, 0x65, 0x64,
-    ];
+    start_all(&mut connection, 3, b"");
+    let first_head =
+        [0x88, 0x5f, 0x8b, 0x1d, 0x75, 0xd0, 0x62, 0x0d, 0x26, 0x3d, 0x4c, 0x4d, 0x65, 0x64];
     // grpc-status: 0 with Huffman codes, and an empty grpc-message.
     let first_trailers = [
         0x40, 0x88, 0x9a, 0xca, 0xc8, 0xb2, 0x12, 0x34, 0xda, 0x8f, 0x01, 0x30, 0x40, 0x89, 0x9a,
@@ -211,7 +218,7 @@ fn the_tables_stay_the_same_when_a_call_was_cancelled() {
 #[test]
 fn the_end_of_a_connection_ends_calls_that_are_not_processed() {
     let mut connection = connection();
-    (0..2).for_each(|tag| drop(start(&mut connection, tag, b"")));
+    start_all(&mut connection, 2, b"");
     let mut goaway = Vec::new();
     frame::put_goaway(&mut goaway, 1, Reason::NO_ERROR, "");
     assert_eq!(received(&mut connection, &goaway).unwrap(), ["1: not processed"]);
@@ -228,7 +235,7 @@ fn the_end_of_a_connection_ends_calls_that_are_not_processed() {
 #[test]
 fn resets_and_replies_that_make_no_sense_end_one_call() {
     let mut connection = connection();
-    (0..6).for_each(|tag| drop(start(&mut connection, tag, b"")));
+    start_all(&mut connection, 6, b"");
     let ok = [("grpc-status", "0")];
     let mut bytes = Vec::new();
     frame::put_reset(&mut bytes, 1, Reason::REFUSED_STREAM);
@@ -419,7 +426,7 @@ fn random_bytes_are_survived() {
             bytes[place] = next() as u8;
         }
         let mut connection = connection();
-        (0..4).for_each(|tag| drop(start(&mut connection, tag, &[b'v'; 20_000])));
+        start_all(&mut connection, 4, &[b'v'; 20_000]);
         let piece = 1 + next() % 64;
         for piece in bytes.chunks(piece) {
             if received(&mut connection, piece).is_err() {

@@ -76,9 +76,9 @@ impl BenchResult {
 }
 
 /// One client: what it sends.
-pub(super) struct LoadClient(KeySequence);
+pub(super) struct ClosedLoopClient(KeySequence);
 
-impl LoadClient {
+impl ClosedLoopClient {
     pub(super) fn new(number: u32) -> Self {
         Self(KeySequence::new(number))
     }

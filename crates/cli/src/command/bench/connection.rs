@@ -19,7 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::client::{BenchResult, BenchRun, LoadClient};
+use super::client::{BenchResult, BenchRun, ClosedLoopClient};
 use super::reply::{check_message, refusal_text};
 use crate::client::ConnectionAddress;
 
@@ -30,7 +30,7 @@ const READ_BYTES: usize = 32 << 10;
 /// A connection and its clients.
 pub(super) struct LoadConnection {
     address: Arc<ConnectionAddress>,
-    link: Option<Link>,
+    link: Option<LoadLink>,
     clients: Vec<ClientSlot>,
     /// Clients that want to send their next request, in this order.
     ready: VecDeque<usize>,
@@ -44,7 +44,7 @@ pub(super) struct LoadConnection {
 }
 
 /// An open connection.
-pub(super) struct Link {
+pub(super) struct LoadLink {
     stream: Box<dyn PeerStream>,
     http: UnaryConnection,
     buffer: Vec<u8>,
@@ -53,7 +53,7 @@ pub(super) struct Link {
 }
 
 struct ClientSlot {
-    client: LoadClient,
+    client: ClosedLoopClient,
     state: SlotState,
 }
 
@@ -74,7 +74,7 @@ enum LinkEvent {
     Timer,
 }
 
-impl Link {
+impl LoadLink {
     pub(super) async fn open(address: &ConnectionAddress) -> io::Result<Self> {
         let dialled = tokio::time::timeout(address.dial_timeout, async {
             match &address.tls {
@@ -135,8 +135,8 @@ impl Link {
 impl LoadConnection {
     pub(super) fn new(
         address: Arc<ConnectionAddress>,
-        link: Link,
-        clients: Vec<LoadClient>,
+        link: LoadLink,
+        clients: Vec<ClosedLoopClient>,
         run: Arc<BenchRun>,
     ) -> Self {
         let now = Instant::now();
@@ -167,7 +167,7 @@ impl LoadConnection {
     }
 
     /// Runs the clients until the connection ends or all have finished.
-    async fn drive(&mut self, mut link: Link) {
+    async fn drive(&mut self, mut link: LoadLink) {
         loop {
             self.start_ready(&mut link.http);
             let is_drained = link.http.is_closing() && link.http.open_calls() == 0;
@@ -181,7 +181,7 @@ impl LoadConnection {
             });
             match event.await {
                 LinkEvent::Received(bytes) => {
-                    let Link { http, buffer, .. } = &mut link;
+                    let LoadLink { http, buffer, .. } = &mut link;
                     if let Err(error) = self.receive(http, &buffer[..bytes]) {
                         self.fail_waiting(&format!("connection error: {error}"));
                         return;
@@ -199,7 +199,7 @@ impl LoadConnection {
     /// Connects when a client wants to send. All that wait for it fail with it.
     async fn reconnect(&mut self) {
         let address = Arc::clone(&self.address);
-        let mut opening = Box::pin(Link::open(&address));
+        let mut opening = Box::pin(LoadLink::open(&address));
         loop {
             self.finish_late();
             if self.running == 0 {

@@ -9,8 +9,8 @@ use std::thread;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::client::{BenchResult, BenchRun, LoadClient};
-use super::connection::{Link, LoadConnection};
+use super::client::{BenchResult, BenchRun, ClosedLoopClient};
+use super::connection::{LoadConnection, LoadLink};
 use crate::arguments::BenchArguments;
 use crate::client::{Connection, ConnectionAddress};
 use crate::error::CliError;
@@ -19,7 +19,7 @@ use crate::error::CliError;
 const PROCESSORS_PER_THREAD: usize = 4;
 
 /// Open connections, and their clients that have not begun.
-pub(super) struct Load {
+pub(super) struct PreparedLoad {
     threads: Vec<LoadThread>,
     connections: usize,
 }
@@ -32,10 +32,10 @@ struct LoadThread {
 /// A connection that a thread shall open, and the numbers of its clients.
 struct PlannedConnection {
     address: Arc<ConnectionAddress>,
-    clients: Vec<LoadClient>,
+    clients: Vec<ClosedLoopClient>,
 }
 
-impl Load {
+impl PreparedLoad {
     /// Opens connections, spread evenly over these endpoints.
     pub(super) async fn open(
         endpoints: &[Connection],
@@ -51,7 +51,7 @@ impl Load {
             .map(|address| PlannedConnection { address: Arc::clone(address), clients: Vec::new() })
             .collect();
         for number in 0..arguments.clients {
-            planned[number as usize % count].clients.push(LoadClient::new(number));
+            planned[number as usize % count].clients.push(ClosedLoopClient::new(number));
         }
         let processors = thread::available_parallelism().map_or(1, usize::from);
         let threads_max = (processors / PROCESSORS_PER_THREAD).clamp(1, count);
@@ -120,10 +120,10 @@ fn start_thread(planned: Vec<PlannedConnection>) -> Result<(OpenedReceiver, Load
     Ok((when_opened, LoadThread { start, result }))
 }
 
-async fn open_all(planned: &[PlannedConnection]) -> Result<Vec<Link>, CliError> {
+async fn open_all(planned: &[PlannedConnection]) -> Result<Vec<LoadLink>, CliError> {
     let mut links = Vec::new();
     for PlannedConnection { address, .. } in planned {
-        let link = Link::open(address).await.map_err(|error| {
+        let link = LoadLink::open(address).await.map_err(|error| {
             CliError::with_cause(&format!("cannot connect to {}", address.authority), &error)
         })?;
         links.push(link);

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::client::BenchRun;
-use self::load::Load;
+use self::load::PreparedLoad;
 use self::report::BenchReport;
 use crate::arguments::{BenchArguments, BenchOperation, WriteOut};
 use crate::client::{Connection, connect_to, endpoints};
@@ -33,7 +33,7 @@ pub(crate) async fn run(arguments: BenchArguments) -> Result<(), CliError> {
         let channels: Vec<_> = connections.iter().map(|one| one.channel.clone()).collect();
         client::fill(&channels, &arguments).await?;
     }
-    let load = Load::open(&connections, &arguments).await?;
+    let load = PreparedLoad::open(&connections, &arguments).await?;
     let count = load.connections();
     let cpu_before = cpu_time(&arguments.pids)?;
     let started = Instant::now();

@@ -12,7 +12,7 @@ use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
 use super::client::{BenchResult, BenchRun, PREFIX};
-use super::load::Load;
+use super::load::PreparedLoad;
 use crate::client::{ClientChannel, Connection, open_as};
 use crate::error::{CliError, status_text};
 
@@ -28,7 +28,7 @@ struct WritesDone {
 
 /// Measures the time from the start of a write to the arrival of its event.
 pub(crate) async fn run(
-    load: Load,
+    load: PreparedLoad,
     connections: &[Connection],
     run: &Arc<BenchRun>,
 ) -> Result<BenchResult, CliError> {
