@@ -17,13 +17,14 @@ use quorate_proto::etcdserverpb::watch_client::WatchClient;
 use quorate_proto::quorate::v1 as wire;
 use quorate_proto::quorate::v1::membership_client::MembershipClient;
 use tokio::task::JoinSet;
+use tonic::codegen::http::Uri;
 use tonic::metadata::AsciiMetadataValue;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 use crate::arguments::ClientArguments;
-use crate::client_tls::ClientTls;
+use crate::client_tls::{ClientTls, TlsChannelConnector};
 use crate::credentials::{SendToken, UserCredentials};
 use crate::error::{CliError, status_text};
 
@@ -48,7 +49,29 @@ pub(crate) struct Connection {
     is_tls: bool,
 }
 
+/// What opens further connections like this one, for the same user.
+pub(crate) struct ConnectionAddress {
+    /// The host and the port.
+    pub(crate) authority: String,
+    pub(crate) tls: Option<TlsChannelConnector>,
+    pub(crate) token: Option<String>,
+    pub(crate) dial_timeout: Duration,
+}
+
 impl Connection {
+    pub(crate) fn address(&self, dial_timeout: Duration) -> Result<ConnectionAddress, CliError> {
+        let url = url(&self.endpoint, self.tls.default_scheme())?;
+        let invalid = || CliError::usage(format!("'{url}' is not an address"));
+        let uri: Uri = url.parse().map_err(|_| invalid())?;
+        let token = self.token.token.as_ref().and_then(|token| token.to_str().ok());
+        Ok(ConnectionAddress {
+            authority: uri.authority().ok_or_else(invalid)?.to_string(),
+            tls: if self.is_tls { Some(self.tls.connector()?) } else { None },
+            token: token.map(str::to_owned),
+            dial_timeout,
+        })
+    }
+
     /// The same connection for this user. Servers without authentication need no user.
     async fn login(self, user: &UserCredentials) -> Result<Self, CliError> {
         let UserCredentials { name, password } = user;

@@ -91,6 +91,15 @@ const PREFIXES: [&str; 2] = ["QUORATE_", "ETCDCTL_"];
 #[derive(Clone)]
 pub(crate) struct TlsChannelConnector(Arc<TlsConnector>);
 
+impl TlsChannelConnector {
+    /// A connection to this host and port.
+    pub(crate) async fn connect(&self, authority: &str) -> std::io::Result<Box<dyn PeerStream>> {
+        let stream = TcpStream::connect(authority).await?;
+        stream.set_nodelay(true)?;
+        self.0.connect(stream, authority).await
+    }
+}
+
 impl Service<Uri> for TlsChannelConnector {
     type Response = TokioIo<Box<dyn PeerStream>>;
     type Error = std::io::Error;
@@ -102,12 +111,10 @@ impl Service<Uri> for TlsChannelConnector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let connector = Arc::clone(&self.0);
+        let connector = self.clone();
         Box::pin(async move {
             let address = uri.authority().map(ToString::to_string).unwrap_or_default();
-            let stream = TcpStream::connect(&address).await?;
-            stream.set_nodelay(true)?;
-            connector.connect(stream, &address).await.map(TokioIo::new)
+            connector.connect(&address).await.map(TokioIo::new)
         })
     }
 }

@@ -4,8 +4,14 @@
 
 mod support;
 
+use std::fs;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use quorate_server::tls::self_signed::CertificateAuthority;
+use support::proxy::act_before;
 use support::server::{TestServer, json, output_of, start_all, succeed};
-use support::{TestDirectory, output_text, run_failing, wait_until};
+use support::{TestDirectory, TestProcess, output_text, quorate, run, run_failing, wait_until};
 
 const SMALL: [&str; 8] = ["--clients", "4", "--connections", "2", "--seconds", "1", "--keys", "20"];
 
@@ -17,7 +23,7 @@ fn every_operation_is_measured() {
     let processes = start_all(&all);
     let pids: Vec<String> = processes.iter().map(|one| one.0.id().to_string()).collect();
     let pids = pids.join(",");
-    for operation in ["put", "get", "txn", "mixed", "watch"] {
+    for operation in ["put", "get", "txn", "mixed", "watch", "lease"] {
         let mut arguments = vec!["bench", operation, "--pids", &pids];
         arguments.extend(SMALL);
         if operation == "watch" {
@@ -92,4 +98,75 @@ fn failures_are_counted_by_their_error() {
     assert_eq!(output.status.code(), Some(1));
     let text = output_text(&output);
     assert!(text.contains("no request succeeded: ") && text.contains(" x etcdserver: "), "{text}");
+}
+
+#[test]
+fn requests_to_a_killed_member_fail_and_others_go_on() {
+    let directory = TestDirectory::new("bench-kill");
+    let [a, b, c] = TestServer::all(&directory, ["a", "b", "c"]);
+    let mut processes = start_all(&[&a, &b, &c]);
+    let killed = Mutex::new(processes.pop());
+    // The key of one of the first thousand requests or so.
+    let proxy = act_before(&a.client_url, "bench/000000000500", move || {
+        drop(killed.lock().unwrap().take());
+    });
+    let endpoints = [format!("http://{proxy}"), b.client_url.clone(), c.client_url.clone()];
+    let arguments = ["bench", "put", "--seconds", "3", "--keys", "1000", "--clients", "12"];
+    let more = ["--command-timeout", "300ms", "-w", "json", "--endpoints", &endpoints.join(",")];
+    let report = run(&[&arguments[..], &more].concat());
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert!(report["done"].as_u64().unwrap() > 0, "{report}");
+    let errors = report["errors"].as_object().unwrap();
+    let refused = errors.iter().find(|(error, _)| error.starts_with("tcp connect error: "));
+    assert!(refused.is_some_and(|(_, count)| count.as_u64().unwrap() > 1), "{report}");
+}
+
+#[test]
+fn clients_connect_again_to_a_member_that_was_restarted() {
+    let directory = TestDirectory::new("bench-restart");
+    let [a] = TestServer::all(&directory, ["a"]);
+    let process = start_all(&[&a]);
+    let bench =
+        quorate().args(["bench", "put", "--seconds", "3600", "--endpoints", &a.client_url]).spawn();
+    // Ends it when the test ends.
+    let _bench = TestProcess(bench.unwrap());
+    let revision = || json(&[&a], &["get", "x"])["header"]["revision"].as_u64().unwrap();
+    wait_until(|| revision() > 100, "the load has begun");
+    drop(process);
+    let _a = a.start_new(&[&a]);
+    a.wait_serving();
+    let restarted = revision();
+    wait_until(|| revision() > restarted + 100, "the load goes on");
+}
+
+#[test]
+fn load_uses_tls_and_the_token_of_its_user() {
+    let directory = TestDirectory::new("bench-tls");
+    let [mut a] = TestServer::all(&directory, ["a"]);
+    let authority = CertificateAuthority::new("ca", Duration::from_secs(3600)).unwrap();
+    let server = authority.issue("a", &["127.0.0.1".to_owned()]).unwrap();
+    let file = |name: &str, content: &str| {
+        let path = directory.path.join(name);
+        fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let ca = file("ca.pem", &authority.certificate());
+    let (cert, key) = (file("a.pem", &server.certificate), file("a.key", &server.key));
+    let flags = ["--cert-file", &cert, "--key-file", &key, "--bcrypt-cost", "4"];
+    a.extra_flags = flags.map(str::to_owned).to_vec();
+    a.client_url = a.client_url.replace("http:", "https:");
+    let _a = a.start_new(&[&a]);
+    let output = |line: &str| {
+        let words: Vec<&str> = line.split(' ').chain(["--cacert", &ca]).collect();
+        output_of(&[&a], &words)
+    };
+    wait_until(|| output("status").status.success(), "a serves requests");
+    for line in ["user add root:r", "user add u:u", "user grant-role root root", "auth enable"] {
+        assert!(output(line).status.success(), "{line}");
+    }
+    let bench = |user: &str| output_text(&output(&format!("bench put --user {user} --seconds 1")));
+    let text = bench("root:r");
+    assert!(text.contains("errors       0"), "{text}");
+    let text = bench("u:u");
+    assert!(text.contains("no request succeeded: etcdserver: permission denied"), "{text}");
 }

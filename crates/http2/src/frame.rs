@@ -1,4 +1,4 @@
-//! Frames (RFC 9113, sections 4, 6 and 7): their heads, their types, and those that a server sends.
+//! Frames (RFC 9113, sections 4, 6 and 7): their heads, their types, and those that we send.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ impl FrameHead {
 pub(crate) const HEAD_BYTES: usize = 9;
 /// The highest bit of ids and increments is reserved.
 pub(crate) const ID_MASK: u32 = (1 << 31) - 1;
-/// The longest frame that clients may send: the default.
+/// The longest frame that the other side may send: the default.
 pub(crate) const FRAME_BYTES_MAX: usize = 16_384;
 pub(crate) const WINDOW_MAX: i64 = (1 << 31) - 1;
 /// The window of both sides before any settings.
@@ -58,6 +58,7 @@ pub(crate) mod flag {
 }
 
 pub(crate) mod setting {
+    pub(crate) const HEADER_TABLE_SIZE: u16 = 1;
     pub(crate) const ENABLE_PUSH: u16 = 2;
     pub(crate) const MAX_CONCURRENT_STREAMS: u16 = 3;
     pub(crate) const INITIAL_WINDOW_SIZE: u16 = 4;
@@ -77,11 +78,19 @@ impl Reason {
     pub(crate) const STREAM_CLOSED: Self = Self(5);
     pub(crate) const FRAME_SIZE_ERROR: Self = Self(6);
     pub(crate) const REFUSED_STREAM: Self = Self(7);
+    pub(crate) const CANCEL: Self = Self(8);
     pub(crate) const COMPRESSION_ERROR: Self = Self(9);
     pub(crate) const ENHANCE_YOUR_CALM: Self = Self(11);
 }
 
-/// An error of the client after which the connection ends.
+/// The code, as in RFC 9113, section 7.
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// An error of the other side after which the connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionError {
     pub(crate) reason: Reason,

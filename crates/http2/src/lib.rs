@@ -1,4 +1,4 @@
-//! A small HTTP/2 server for gRPC.
+//! A small HTTP/2 server for gRPC, and a smaller client for load generators ([`client`]).
 //!
 //! Made for many short requests on few connections: all frames of a read are processed in one pass,
 //! the calls of a connection are polled by its one task, and their responses are written with one
@@ -16,6 +16,7 @@
 mod application;
 mod body;
 mod calls;
+pub mod client;
 mod config;
 mod connection;
 mod control;

@@ -33,7 +33,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "quorate-storage",
         ],
     ),
-    ("crates/cli", &["quorate-proto", "quorate-server"]),
+    ("crates/cli", &["quorate-http2", "quorate-proto", "quorate-server"]),
     ("crates/node/loom", &[]),
     (
         "fuzz",

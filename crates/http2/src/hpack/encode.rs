@@ -29,12 +29,13 @@ pub(crate) fn encode_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     put_string(value, out);
 }
 
-fn put_string(text: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn put_string(text: &[u8], out: &mut Vec<u8>) {
     put_integer(text.len(), 7, 0, out);
     out.extend_from_slice(text);
 }
 
-fn put_integer(value: usize, prefix: u32, flags: u8, out: &mut Vec<u8>) {
+/// Appends an integer whose first byte has this many bits of it, below these flags.
+pub(crate) fn put_integer(value: usize, prefix: u32, flags: u8, out: &mut Vec<u8>) {
     let mask = (1usize << prefix) - 1;
     if value < mask {
         out.push(flags | value as u8);

@@ -1,5 +1,5 @@
-//! Header compression (RFC 7541): decodes what clients send, and encodes responses without a
-//! dynamic table.
+//! Header compression (RFC 7541): decodes what the other side sends, and encodes responses without a
+//! dynamic table. `client/request_head.rs` encodes requests.
 
 mod decode;
 mod encode;
@@ -7,7 +7,7 @@ mod huffman;
 mod table;
 
 pub(crate) use decode::{BlockField, HpackDecoder};
-pub(crate) use encode::{encode_field, encode_status};
+pub(crate) use encode::{encode_field, encode_status, put_integer, put_string};
 pub(crate) use table::Field;
 
 /// A header block that cannot be decoded. The connection ends, because the tables of both sides

@@ -1,4 +1,4 @@
-//! The tables of HPACK: the static one, and the dynamic one that the client fills.
+//! The tables of HPACK: the static one, and the dynamic one that the other side fills.
 
 use std::collections::VecDeque;
 

@@ -1,15 +1,15 @@
-//! One client of a benchmark: sends a request, waits for the reply, and repeats.
+//! What the clients of a benchmark send, and their results.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
+use prost::Message;
 use quorate_proto::etcdserverpb as etcd;
 use quorate_proto::etcdserverpb::kv_client::KvClient;
-use quorate_proto::etcdserverpb::lease_client::LeaseClient;
 use tokio::task::JoinSet;
-use tonic::{Code, Status};
+use tonic::Status;
 
 use crate::arguments::{BenchArguments, BenchOperation};
 use crate::client::ClientChannel;
@@ -17,8 +17,6 @@ use crate::error::{CliError, status_text};
 use crate::gaps::Gaps;
 use crate::histogram::LatencyHistogram;
 
-/// Without this pause, a server that refuses immediately would be flooded with requests.
-const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(10);
 /// Different error texts that are counted separately.
 const ERROR_KINDS_MAX: usize = 8;
 
@@ -28,6 +26,13 @@ pub(crate) struct BenchRun {
     pub(crate) started: Instant,
     pub(crate) until: Instant,
     pub(crate) gaps: Gaps,
+}
+
+impl BenchRun {
+    /// Whether a reply counts as a success. For `watch`, it is the arrival of an event.
+    pub(super) fn counts_writes(&self) -> bool {
+        self.arguments.operation != BenchOperation::Watch
+    }
 }
 
 /// The results of one client, or the sum of several.
@@ -70,63 +75,58 @@ impl BenchResult {
     }
 }
 
-pub(crate) async fn run(number: u32, channel: ClientChannel, run: Arc<BenchRun>) -> BenchResult {
-    let mut clients =
-        Clients { kv: KvClient::new(channel.clone()), lease: LeaseClient::new(channel) };
-    let mut result = BenchResult::new();
-    let mut keys = KeySequence::new(number);
-    loop {
-        let started = Instant::now();
-        if started >= run.until {
-            return result;
-        }
-        let value = value(&run, started);
-        let key = key(keys.below(run.arguments.keys));
-        let operation = keys.operation(run.arguments.operation);
-        let reply = send(&mut clients, operation, run.arguments.serializable, key, value);
-        let reply = tokio::time::timeout(run.arguments.client.command_timeout, reply).await;
-        let reply =
-            reply.unwrap_or_else(|_| Err(Status::new(Code::DeadlineExceeded, "request timed out")));
-        let now = Instant::now();
-        match reply {
-            Ok(()) => {
-                result.times.record(now - started);
-                // For `watch`, the arrival of an event counts as a success, not the write.
-                if run.arguments.operation != BenchOperation::Watch {
-                    run.gaps.succeeded(now);
-                }
+/// One client: what it sends.
+pub(super) struct ClosedLoopClient(KeySequence);
+
+impl ClosedLoopClient {
+    pub(super) fn new(number: u32) -> Self {
+        Self(KeySequence::new(number))
+    }
+
+    /// The next request, which begins now.
+    pub(super) fn next_request(&mut self, run: &BenchRun, now: Instant) -> LoadRequest {
+        let arguments = &run.arguments;
+        let key = key(self.0.below(arguments.keys));
+        match self.0.operation(arguments.operation) {
+            BenchOperation::Put | BenchOperation::Watch => {
+                LoadRequest::Put(put(key, value(run, now)))
             }
-            Err(status) => {
-                result.failed(status_text(&status));
-                tokio::time::sleep(PAUSE_AFTER_ERROR).await;
+            BenchOperation::Get | BenchOperation::Mixed => {
+                let serializable = arguments.serializable;
+                LoadRequest::Range(etcd::RangeRequest { key, serializable, ..Default::default() })
+            }
+            BenchOperation::Txn => LoadRequest::Txn(create_or_update(key, value(run, now))),
+            BenchOperation::Lease => {
+                let ttl = LEASE_SECONDS;
+                LoadRequest::Lease(etcd::LeaseGrantRequest { ttl, ..Default::default() })
             }
         }
     }
 }
 
-/// The services that a client calls.
-struct Clients {
-    kv: KvClient<ClientChannel>,
-    lease: LeaseClient<ClientChannel>,
+pub(super) enum LoadRequest {
+    Put(etcd::PutRequest),
+    Range(etcd::RangeRequest),
+    Txn(etcd::TxnRequest),
+    Lease(etcd::LeaseGrantRequest),
 }
 
-async fn send(
-    Clients { kv, lease }: &mut Clients,
-    operation: BenchOperation,
-    serializable: bool,
-    key: Bytes,
-    value: Bytes,
-) -> Result<(), Status> {
-    match operation {
-        BenchOperation::Put | BenchOperation::Watch => kv.put(put(key, value)).await.map(|_| ()),
-        BenchOperation::Get | BenchOperation::Mixed => {
-            let request = etcd::RangeRequest { key, serializable, ..Default::default() };
-            kv.range(request).await.map(|_| ())
+impl LoadRequest {
+    pub(super) fn path(&self) -> &'static str {
+        match self {
+            Self::Put(_) => "/etcdserverpb.KV/Put",
+            Self::Range(_) => "/etcdserverpb.KV/Range",
+            Self::Txn(_) => "/etcdserverpb.KV/Txn",
+            Self::Lease(_) => "/etcdserverpb.Lease/LeaseGrant",
         }
-        BenchOperation::Txn => kv.txn(create_or_update(key, value)).await.map(|_| ()),
-        BenchOperation::Lease => {
-            let request = etcd::LeaseGrantRequest { ttl: LEASE_SECONDS, ..Default::default() };
-            lease.lease_grant(request).await.map(|_| ())
+    }
+
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Put(request) => request.encode_raw(out),
+            Self::Range(request) => request.encode_raw(out),
+            Self::Txn(request) => request.encode_raw(out),
+            Self::Lease(request) => request.encode_raw(out),
         }
     }
 }

@@ -4,6 +4,9 @@
 //! that number of clients experiences, not the behaviour at a fixed request rate.
 
 mod client;
+mod connection;
+mod load;
+mod reply;
 mod report;
 mod watch;
 
@@ -12,24 +15,26 @@ pub(crate) use self::report::millis;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::task::JoinSet;
-
-use self::client::{BenchResult, BenchRun};
+use self::client::BenchRun;
+use self::load::PreparedLoad;
 use self::report::BenchReport;
 use crate::arguments::{BenchArguments, BenchOperation, WriteOut};
-use crate::client::{ClientChannel, connect_to, endpoints, open_as};
+use crate::client::{Connection, connect_to, endpoints};
 use crate::cpu_time::cpu_time;
 use crate::error::CliError;
 use crate::gaps::Gaps;
 use crate::print;
 
 pub(crate) async fn run(arguments: BenchArguments) -> Result<(), CliError> {
-    let channels = connect(&arguments).await?;
+    let connections = connect(&arguments).await?;
     let arguments = Arc::new(arguments);
     let reads = matches!(arguments.operation, BenchOperation::Get | BenchOperation::Mixed);
     if reads && !arguments.filled {
+        let channels: Vec<_> = connections.iter().map(|one| one.channel.clone()).collect();
         client::fill(&channels, &arguments).await?;
     }
+    let load = PreparedLoad::open(&connections, &arguments).await?;
+    let count = load.connections();
     let cpu_before = cpu_time(&arguments.pids)?;
     let started = Instant::now();
     let run = Arc::new(BenchRun {
@@ -39,14 +44,18 @@ pub(crate) async fn run(arguments: BenchArguments) -> Result<(), CliError> {
         gaps: Gaps::new(started),
     });
     let result = match arguments.operation {
-        BenchOperation::Watch => watch::run(&channels, &run).await?,
-        _ => all_clients(&channels, &run).await,
+        BenchOperation::Watch => watch::run(load, &connections, &run).await?,
+        _ => {
+            // Servers that are measured have no other connections.
+            drop(connections);
+            load.run(&run).await?
+        }
     };
     let ended = Instant::now();
     let report = BenchReport {
         operation: arguments.operation,
         clients: arguments.clients,
-        connections: channels.len(),
+        connections: count,
         took: ended - started,
         gap: run.gaps.longest(ended),
         server_cpu: if arguments.pids.is_empty() {
@@ -67,42 +76,20 @@ pub(crate) async fn run(arguments: BenchArguments) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Connections spread evenly over the endpoints that answer.
-async fn connect(arguments: &BenchArguments) -> Result<Vec<ClientChannel>, CliError> {
+/// A connection to each endpoint that answers.
+async fn connect(arguments: &BenchArguments) -> Result<Vec<Connection>, CliError> {
     let addresses = endpoints(&arguments.client.endpoints, |name| std::env::var(name).ok());
     let client = &arguments.client;
     let mut live = Vec::new();
     let mut last_error = CliError::usage("no endpoint is given");
     for address in addresses {
         match connect_to(&address, client).await {
-            Ok((connection, _)) => live.push((address, connection.channel)),
+            Ok((connection, _)) => live.push(connection),
             Err(error) => {
                 print::note(client.write_out, &format!("skipped endpoint: {error}"));
                 last_error = error;
             }
         }
     }
-    if live.is_empty() {
-        return Err(last_error);
-    }
-    let count = (arguments.connections.min(arguments.clients) as usize).max(live.len());
-    let mut channels: Vec<ClientChannel> =
-        live.iter().map(|(_, channel)| channel.clone()).collect();
-    while channels.len() < count {
-        let (address, _) = &live[channels.len() % live.len()];
-        channels.push(open_as(address, client).await?.channel);
-    }
-    Ok(channels)
-}
-
-async fn all_clients(channels: &[ClientChannel], run: &Arc<BenchRun>) -> BenchResult {
-    let mut clients = JoinSet::new();
-    for (number, channel) in (0..run.arguments.clients).zip(channels.iter().cycle()) {
-        clients.spawn(client::run(number, channel.clone(), run.clone()));
-    }
-    let mut total = BenchResult::new();
-    while let Some(result) = clients.join_next().await {
-        total.add(&result.unwrap_or_else(|_| BenchResult::new()));
-    }
-    total
+    if live.is_empty() { Err(last_error) } else { Ok(live) }
 }

@@ -11,9 +11,9 @@ use quorate_proto::etcdserverpb::watch_request::RequestUnion;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use super::all_clients;
 use super::client::{BenchResult, BenchRun, PREFIX};
-use crate::client::ClientChannel;
+use super::load::PreparedLoad;
+use crate::client::{ClientChannel, Connection, open_as};
 use crate::error::{CliError, status_text};
 
 /// Events may still be in flight when the last write is acknowledged.
@@ -28,10 +28,12 @@ struct WritesDone {
 
 /// Measures the time from the start of a write to the arrival of its event.
 pub(crate) async fn run(
-    channels: &[ClientChannel],
+    load: PreparedLoad,
+    connections: &[Connection],
     run: &Arc<BenchRun>,
 ) -> Result<BenchResult, CliError> {
     let watchers = run.arguments.watchers;
+    let channels = watch_channels(connections, run).await?;
     let written =
         Arc::new(WritesDone { count: AtomicU64::new(0), finished: AtomicBool::new(false) });
     // All watchers start before the first write, so that each one receives every event.
@@ -44,7 +46,7 @@ pub(crate) async fn run(
         _ = ready.wait() => {}
         Some(Ok(Err(error))) = watches.join_next() => return Err(error),
     }
-    let writes = all_clients(channels, run).await;
+    let writes = load.run(run).await?;
     written.count.store(writes.times.total(), Ordering::Relaxed);
     written.finished.store(true, Ordering::Release);
     let mut total = BenchResult::new();
@@ -53,6 +55,20 @@ pub(crate) async fn run(
         total.add(&result?);
     }
     Ok(total)
+}
+
+/// As many channels for watchers as there are connections for writers.
+async fn watch_channels(
+    connections: &[Connection],
+    run: &BenchRun,
+) -> Result<Vec<ClientChannel>, CliError> {
+    let mut channels: Vec<_> = connections.iter().map(|one| one.channel.clone()).collect();
+    let watchers = run.arguments.connections.min(run.arguments.watchers) as usize;
+    for connection in connections.iter().cycle().take(watchers.saturating_sub(channels.len())) {
+        let other = open_as(&connection.endpoint, &run.arguments.client).await?;
+        channels.push(other.channel);
+    }
+    Ok(channels)
 }
 
 async fn watch(
