@@ -60,7 +60,7 @@ impl Blocks {
     }
 
     fn put(&mut self, key: RowKey, row: RowParts<'_>) -> Result<(), TableError> {
-        let file = file_of(&self.file, key);
+        let file = file_of(self.file.as_ref(), key);
         // Most writes come after all others: no search.
         let last = self.by_key.last_entry().filter(|last| last.get().last_key() < Some(key));
         if let Some(mut last) = last
@@ -104,7 +104,7 @@ impl Blocks {
             .filter(|(first, block)| first.is_of_same_kind(key) && block.has_room(row.bytes()))
             .map(|(first, _)| *first);
         let mut block = joined.and_then(|first| self.by_key.remove(&first)).unwrap_or_default();
-        put_row(Arc::make_mut(&mut block), file_of(&self.file, key), key, row)?;
+        put_row(Arc::make_mut(&mut block), file_of(self.file.as_ref(), key), key, row)?;
         self.by_key.insert(key, block);
         Ok(())
     }
@@ -151,9 +151,15 @@ impl Blocks {
             let age = block.age().or(moved.age());
             block.add_all(&moved)?;
             // A view of a full block shares its memory when the next row is removed.
-            block.close(file_of(&self.file, first), age)?;
+            block.close(file_of(self.file.as_ref(), first), age)?;
         }
         Ok(())
+    }
+
+    fn close_last(&mut self) -> Result<(), TableError> {
+        let Some(mut last) = self.by_key.last_entry() else { return Ok(()) };
+        let file = file_of(self.file.as_ref(), *last.key());
+        Arc::make_mut(last.get_mut()).close(file, None)
     }
 
     fn scan(&self, from: RowKey, to: RowKey, visit: &mut RowVisitor<'_>) -> Result<(), TableError> {
@@ -168,8 +174,8 @@ impl Blocks {
 }
 
 /// The file for rows of this kind. The others are few, or change often.
-fn file_of(file: &Option<RowFile>, key: RowKey) -> Option<&RowFile> {
-    file.as_ref().filter(|_| key.is_of_same_kind(RowKey::REVISIONS))
+fn file_of(file: Option<&RowFile>, key: RowKey) -> Option<&RowFile> {
+    file.filter(|_| key.is_of_same_kind(RowKey::REVISIONS))
 }
 
 fn put_row(
@@ -270,8 +276,9 @@ impl Table for MemoryTable {
         Ok(())
     }
 
+    /// Frees the memory that the last block has for more rows.
     fn defragment(&mut self) -> Result<(), TableError> {
-        Ok(())
+        self.rows.close_last()
     }
 
     fn disk_bytes(&self) -> Result<Option<u64>, TableError> {
