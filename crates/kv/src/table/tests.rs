@@ -250,7 +250,6 @@ fn rows_stay_in_memory_while_writes_fail_and_are_moved_later() {
     let (mut table, mut map) = (parts.table(), RowMap::default());
     map.change_randomly(&mut table, 1, 5_000);
     parts.file.wait_until_written();
-    // The file that the test reads is not the reason: there is nothing in it.
     assert_eq!((parts.file.usage().file_bytes, parts.allocated()), (0, 0));
     map.assert_same(&table);
     while parts.file.usage().failures < 3 {
@@ -266,7 +265,6 @@ fn rows_stay_in_memory_while_writes_fail_and_are_moved_later() {
     assert_eq!(*parts.reports.lock().unwrap(), ["no space left", "ok"]);
 }
 
-/// A block that is removed while it is written must not stay in the file.
 #[test]
 fn the_thread_ends_with_the_last_handle() {
     let TestParts { file, ended, .. } = TestParts::new(0);
