@@ -104,7 +104,7 @@ mod tests {
             assert_eq!(space.end, unused + used.iter().map(|one| one.length).sum::<u64>());
             assert_eq!(space.by_start.len(), space.by_length.len());
         }
-        assert!(space.end < 3 * 100 * 64 << 10, "{}", space.end);
+        assert!(space.end < (3 * 100 * 64) << 10, "{}", space.end);
         for extent in used {
             let _ = space.free(extent);
         }

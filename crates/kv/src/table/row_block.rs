@@ -52,13 +52,13 @@ enum BlockBytes {
 }
 
 /// A part of a block's bytes, in memory.
-struct BlockPart<'a> {
+struct BlockSlice<'a> {
     /// Where it starts in the block.
     start: usize,
-    bytes: PartBytes<'a>,
+    bytes: SliceBytes<'a>,
 }
 
-enum PartBytes<'a> {
+enum SliceBytes<'a> {
     Growing(&'a [u8]),
     Shared(Cow<'a, Bytes>),
 }
@@ -79,20 +79,20 @@ impl BlockBytes {
     }
 
     /// A part that contains this range.
-    fn part(&self, range: Range<usize>) -> io::Result<BlockPart<'_>> {
+    fn part(&self, range: Range<usize>) -> io::Result<BlockSlice<'_>> {
         Ok(match self {
-            Self::Growing(bytes) => BlockPart { start: 0, bytes: PartBytes::Growing(bytes) },
+            Self::Growing(bytes) => BlockSlice { start: 0, bytes: SliceBytes::Growing(bytes) },
             Self::Full(bytes) => {
-                BlockPart { start: 0, bytes: PartBytes::Shared(Cow::Borrowed(bytes)) }
+                BlockSlice { start: 0, bytes: SliceBytes::Shared(Cow::Borrowed(bytes)) }
             }
             Self::Movable(closed) => {
                 let (start, bytes) = closed.read(range)?;
-                BlockPart { start, bytes: PartBytes::Shared(Cow::Owned(bytes)) }
+                BlockSlice { start, bytes: SliceBytes::Shared(Cow::Owned(bytes)) }
             }
         })
     }
 
-    fn all(&self) -> io::Result<BlockPart<'_>> {
+    fn all(&self) -> io::Result<BlockSlice<'_>> {
         self.part(0..self.len())
     }
 
@@ -119,15 +119,15 @@ impl BlockBytes {
     }
 }
 
-impl BlockPart<'_> {
+impl BlockSlice<'_> {
     fn contains(&self, range: &Range<usize>) -> bool {
         self.start <= range.start && range.end <= self.start + self.as_slice().len()
     }
 
     fn as_slice(&self) -> &[u8] {
         match &self.bytes {
-            PartBytes::Growing(bytes) => bytes,
-            PartBytes::Shared(bytes) => bytes,
+            SliceBytes::Growing(bytes) => bytes,
+            SliceBytes::Shared(bytes) => bytes,
         }
     }
 
@@ -136,8 +136,8 @@ impl BlockPart<'_> {
         let range = start.wrapping_sub(self.start)..end.wrapping_sub(self.start);
         let row = self.as_slice().get(range).unwrap_or_default();
         match &self.bytes {
-            PartBytes::Growing(_) => RowRef::from(row),
-            PartBytes::Shared(bytes) => RowRef::part_of(bytes, row),
+            SliceBytes::Growing(_) => RowRef::from(row),
+            SliceBytes::Shared(bytes) => RowRef::part_of(bytes, row),
         }
     }
 }
@@ -204,7 +204,7 @@ impl RowBlock {
         visit: &mut RowVisitor<'_>,
     ) -> Result<ControlFlow<()>, TableError> {
         let first = self.places.partition_point(|place| place.key() < from);
-        let mut part: Option<BlockPart<'_>> = None;
+        let mut part: Option<BlockSlice<'_>> = None;
         for place in self.places.iter().skip(first) {
             let key = place.key();
             if key >= to {
@@ -223,7 +223,7 @@ impl RowBlock {
     }
 
     /// This row, and some of those that follow it.
-    fn read_ahead(&self, place: &RowPlace) -> io::Result<BlockPart<'_>> {
+    fn read_ahead(&self, place: &RowPlace) -> io::Result<BlockSlice<'_>> {
         let Range { start, end } = place.bytes();
         self.bytes.part(start..end.max(start + READ_AHEAD_BYTES).min(self.bytes.len()))
     }
@@ -292,7 +292,7 @@ impl RowBlock {
         self.add_rows(&other.places, &all)
     }
 
-    fn add_rows(&mut self, places: &[RowPlace], from: &BlockPart<'_>) -> Result<(), TableError> {
+    fn add_rows(&mut self, places: &[RowPlace], from: &BlockSlice<'_>) -> Result<(), TableError> {
         let first = self.first_key();
         let bytes = self.bytes.grow().map_err(|error| read_error(first, error))?;
         self.places.reserve_exact(places.len());

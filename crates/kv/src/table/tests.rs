@@ -266,6 +266,24 @@ fn rows_stay_in_memory_while_writes_fail_and_are_moved_later() {
 }
 
 #[test]
+fn nothing_waits_for_a_disk_that_hangs() {
+    let parts = TestParts::new(10_000);
+    let hang = parts.hang.lock().unwrap();
+    let (mut table, mut map) = (parts.table(), RowMap::default());
+    map.change_randomly(&mut table, 1, 5_000);
+    map.assert_same(&table);
+    let view = table.view().unwrap();
+    let mut detached = table.make_detached().unwrap()();
+    RowMap::default().change_randomly(&mut detached, 2, 1_000);
+    drop(detached);
+    assert_eq!(parts.file.usage().file_bytes, 0);
+    drop(hang);
+    parts.file.wait_until_written();
+    assert!(parts.file.usage().file_bytes > 10_000);
+    map.assert_same(&view);
+}
+
+#[test]
 fn the_thread_ends_with_the_last_handle() {
     let TestParts { file, ended, .. } = TestParts::new(0);
     let mut table = MemoryTable::with_file(file);
@@ -302,6 +320,8 @@ struct TestParts {
     file: RowFile,
     contents: File,
     fails: Arc<AtomicBool>,
+    /// Writes wait while a test has the lock.
+    hang: Arc<Mutex<()>>,
     reports: Arc<Mutex<Vec<String>>>,
     ended: Arc<()>,
 }
@@ -309,6 +329,7 @@ struct TestParts {
 struct TestStorage {
     file: File,
     fails: Arc<AtomicBool>,
+    hang: Arc<Mutex<()>>,
     _ended: Arc<()>,
 }
 
@@ -316,9 +337,11 @@ impl TestParts {
     fn new(memory_bytes_max: u64) -> Self {
         let contents = tempfile::tempfile().unwrap();
         let (fails, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(()));
+        let hang = Arc::<Mutex<()>>::default();
         let storage = TestStorage {
             file: contents.try_clone().unwrap(),
             fails: Arc::clone(&fails),
+            hang: Arc::clone(&hang),
             _ended: Arc::clone(&ended),
         };
         let reports: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -329,7 +352,7 @@ impl TestParts {
         });
         let pause = Duration::from_millis(5);
         let file = RowFile::start(Box::new(storage), memory_bytes_max, pause, report).unwrap();
-        Self { file, contents, fails, reports, ended }
+        Self { file, contents, fails, hang, reports, ended }
     }
 
     fn table(&self) -> MemoryTable {
@@ -357,6 +380,7 @@ impl RowStorage for TestStorage {
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        drop(self.hang.lock().unwrap());
         match self.fails.load(Ordering::SeqCst) {
             true => Err(io::Error::other("no space left")),
             false => self.file.write(offset, bytes),
