@@ -462,7 +462,7 @@ impl<T: Table + Send + 'static> Machine for SharedKv<T> {
 mod tests {
     use super::*;
     use crate::command::{Command, KeyRange, LeaseGrant, Put, Range, Txn, TxnOperation};
-    use crate::table::MemoryTable;
+    use crate::table::{MemoryTable, RowFile};
 
     #[test]
     fn a_command_without_a_reply_reads_nothing_for_it_and_writes_the_same() {
@@ -533,7 +533,40 @@ mod tests {
 
     #[test]
     fn a_state_that_was_loaded_from_a_snapshot_replaces_the_old_one() {
-        let new = || SharedKv::new(Kv::open(MemoryTable::default()).unwrap());
+        loaded_state_replaces_the_old_one(&MemoryTable::default);
+    }
+
+    /// A learner that loads much data needs no more memory than its table may take.
+    #[test]
+    fn a_loaded_state_is_in_the_file_of_the_table_that_it_replaces() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("rows");
+        let file = RowFile::create(&path, 0, Box::new(|_| {})).unwrap();
+        loaded_state_replaces_the_old_one(&|| MemoryTable::with_file(file.clone()));
+
+        let value = Bytes::from(vec![7; 1_000]);
+        let mut source = SharedKv::new(Kv::open(MemoryTable::default()).unwrap());
+        for index in 1..1_000u64 {
+            let (key, value) = (index.to_string().into(), value.clone());
+            let put = Command::Put(Put { key, value, ..Put::default() });
+            source.apply(index, &put.encode()).unwrap();
+        }
+        let chunks = captured(&source);
+        let new = Kv::open(MemoryTable::with_file(file.clone())).unwrap();
+        let mut other = SharedKv::new(new);
+        file.wait_until_written();
+        assert_eq!(file.usage().file_bytes, 0);
+        let loaded = other.snapshot_loader()(&mut chunks.clone().into_iter()).unwrap();
+        file.wait_until_written();
+        let usage = file.usage();
+        assert!(usage.file_bytes > 900_000 && usage.memory_bytes == 0, "{usage:?}");
+        other.install_loaded(loaded.unwrap()).unwrap();
+        assert_eq!(captured(&other), chunks);
+        assert_eq!(file.usage(), usage);
+    }
+
+    fn loaded_state_replaces_the_old_one(table: &dyn Fn() -> MemoryTable) {
+        let new = || SharedKv::new(Kv::open(table()).unwrap());
         let put = |shared: &mut SharedKv<MemoryTable>, index: u64, lease| {
             let key = format!("key {}", index % 7).into();
             let put = Put { key, value: "v".into(), lease, ..Put::default() };

@@ -128,8 +128,8 @@ pub use revision::{Revision, RowKey, RowParts};
 pub use shared_lock::{ReadWhenFree, WriteGuard};
 pub use snapshot::{KvSnapshot, KvSnapshotError};
 pub use table::{
-    AnyTable, AnyView, MemoryTable, MemoryView, RedbTable, RedbView, RowReader, RowRef, Table,
-    TableError,
+    AnyTable, AnyView, MakeTable, MemoryTable, MemoryView, RedbTable, RedbView, RowFile,
+    RowFileReport, RowFileUsage, RowReader, RowRef, Table, TableError,
 };
 pub use version::{CommandDecodeError, NewerVersion, VERSION_MAX, VERSION_MIN};
 pub use watch::{

@@ -9,8 +9,8 @@ use std::time::Duration;
 use axum::http::{Extensions, HeaderMap};
 use quorate::{CommandBuffer, Node};
 use quorate_kv::{
-    AnyTable, Command, CommandIssuer, CommandObserver, KvCommandReply, KvError, Query, SharedKv,
-    check,
+    AnyTable, Command, CommandIssuer, CommandObserver, KvCommandReply, KvError, Query, RowFile,
+    SharedKv, check,
 };
 use quorate_proto::etcdserverpb::ResponseHeader;
 use quorate_proto::quorate::v1;
@@ -45,6 +45,7 @@ pub struct ServiceContext {
     pub(crate) counters: Arc<ServiceCounters>,
     pub(crate) commands: Arc<CommandMetrics>,
     pub(crate) overview: Arc<ClusterOverview>,
+    pub(crate) row_file: Option<RowFile>,
     pub(crate) reads: Arc<ReadTurns>,
     pub(crate) responses: Arc<ResponseBudget>,
     pub(crate) awaited_requests: AwaitedRequests,
@@ -151,6 +152,7 @@ impl ServiceContext {
             cluster_id,
             commands,
             overview: Arc::default(),
+            row_file: None,
             reads: Arc::default(),
             responses: Arc::new(ResponseBudget::new(limits.response_memory_max)),
             awaited_requests: AwaitedRequests::new(awaited_bytes_max(&limits)),
@@ -190,6 +192,12 @@ impl ServiceContext {
     #[must_use]
     pub(crate) fn with_overview(self, overview: ClusterOverview) -> Self {
         Self { overview: Arc::new(overview), ..self }
+    }
+
+    /// The same context with the file of the table's old rows, for metrics.
+    #[must_use]
+    pub(crate) fn with_row_file(self, row_file: Option<RowFile>) -> Self {
+        Self { row_file, ..self }
     }
 
     /// The same context with another policy. Services made from it afterwards use it.

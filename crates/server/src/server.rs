@@ -42,7 +42,7 @@ use crate::shutdown::{
     LeadershipTransfer, ShutdownSignals, decline_leadership, transfer_leadership,
 };
 use crate::systemd::notify;
-use crate::table::open_table;
+use crate::table::{OpenedTable, open_table};
 use crate::tls::{Handshakes, client_acceptor, peer_security};
 use crate::url::{Url, join};
 use crate::{background, logs};
@@ -164,7 +164,8 @@ impl RunningServer {
         let cluster_id = node_config.cluster;
         let disk = FileDisk::open(store_directory(&config)).map_err(ServerError::System)?;
         let storage = DirectoryStorage::with_disk(disk, store_config(&config));
-        let store = SharedStore::new(open_table(&config).await?);
+        let OpenedTable { kv, row_file } = open_table(&config).await?;
+        let store = SharedStore::new(kv);
         // No request of a client delays a heartbeat.
         node_config.own_threads = true;
         // Commands on a table in a file wait for the disk.
@@ -174,6 +175,7 @@ impl RunningServer {
         let context = ServiceContext::new(node.clone(), store, cluster_id, limits(&config))
             .with_open_listeners(warn_of_plaintext(&config), warn_of_unverified(&config))
             .with_auth(auth, audit_log)
+            .with_row_file(row_file)
             .with_overview(ClusterOverview::new(Arc::clone(&metrics), config.data_dir.clone()));
         if config.corruption_checks.initial
             && let Err(mismatch) = check_initially(&context).await

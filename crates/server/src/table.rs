@@ -1,6 +1,9 @@
 //! Opens the table that holds the data: in memory, or in a file beside the log.
 //!
-//! The file does not make data durable: it can always be rebuilt from the newest snapshot and
+//! Of a table in memory, old rows are in a file too, but that one has no name and a restart
+//! begins with an empty one (`docs/decisions/036-old-rows-in-a-file.md`).
+//!
+//! The file of a table on redb does not make data durable: it can always be rebuilt from the newest snapshot and
 //! the log. So a damaged file is deleted, with a warning. The node and the table check that the
 //! file belongs to this member.
 
@@ -9,7 +12,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use quorate::storage::FileDisk;
-use quorate_kv::{AnyTable, Kv, RedbTable, TableError};
+use quorate_kv::{AnyTable, Kv, MemoryTable, RedbTable, RowFile, TableError};
 use quorate_storage::Disk;
 use tokio::task::spawn_blocking;
 
@@ -17,17 +20,51 @@ use crate::bootstrap::store_directory;
 use crate::config::{ServerConfig, TableKind};
 use crate::server::ServerError;
 
+/// The data of a member.
+pub(crate) struct OpenedTable {
+    pub(crate) kv: Kv<AnyTable>,
+    /// Where a table in memory keeps its old rows.
+    pub(crate) row_file: Option<RowFile>,
+}
+
 /// Reads the whole table, which takes a while if it is large.
-pub(crate) async fn open_table(config: &ServerConfig) -> Result<Kv<AnyTable>, ServerError> {
+pub(crate) async fn open_table(config: &ServerConfig) -> Result<OpenedTable, ServerError> {
     // Within the directory of the log, so that moving that directory moves the table too.
-    let directory = store_directory(config).join("table");
-    let kind = config.table;
+    let directory = store_directory(config);
+    let (kind, row_memory_bytes) = (config.table, config.row_memory_bytes);
     let opened = spawn_blocking(move || match kind {
-        TableKind::Memory => Kv::open(AnyTable::default()),
-        TableKind::Redb => open_or_rebuild(&directory),
+        TableKind::Memory => open_memory(&directory, row_memory_bytes),
+        TableKind::Redb => {
+            let kv = open_or_rebuild(&directory.join("table"))?;
+            Ok(OpenedTable { kv, row_file: None })
+        }
     });
     let opened = opened.await.map_err(|error| ServerError::System(io::Error::other(error)))?;
     opened.map_err(ServerError::Table)
+}
+
+fn open_memory(directory: &Path, row_memory_bytes: u64) -> Result<OpenedTable, TableError> {
+    if row_memory_bytes == 0 {
+        return Ok(OpenedTable { kv: Kv::open(AnyTable::default())?, row_file: None });
+    }
+    let path = directory.join(ROW_FILE);
+    let row_file = RowFile::create(&path, row_memory_bytes, Box::new(report_row_file));
+    let row_file = row_file.map_err(|error| {
+        let text = format!("cannot create {}: {error}", path.display());
+        TableError::Disk(io::Error::new(error.kind(), text))
+    })?;
+    let kv = Kv::open(MemoryTable::with_file(row_file.clone()).into())?;
+    Ok(OpenedTable { kv, row_file: Some(row_file) })
+}
+
+fn report_row_file(result: Result<(), &io::Error>) {
+    match result {
+        Ok(()) => tracing::info!("old rows are moved to their file again"),
+        Err(error) => {
+            tracing::warn!(%error, "cannot write old rows to their file; they stay in memory, \
+                and the next attempt follows in 10 s");
+        }
+    }
 }
 
 fn open_or_rebuild(directory: &Path) -> Result<Kv<AnyTable>, TableError> {
@@ -60,6 +97,8 @@ fn open_redb(disk: &FileDisk) -> Result<Kv<AnyTable>, TableError> {
 }
 
 const FILE: &str = "rows";
+/// It has this name for a moment while it is created.
+const ROW_FILE: &str = "rows.tmp";
 /// The part of the file that is cached in memory.
 const CACHE_BYTES: usize = 64 << 20;
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);

@@ -4,7 +4,9 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
-use super::{MemoryTable, MemoryView, RedbTable, RedbView, RowReader, RowRef, Table, TableError};
+use super::{
+    MakeTable, MemoryTable, MemoryView, RedbTable, RedbView, RowReader, RowRef, Table, TableError,
+};
 use crate::machine::ProgressFn;
 use crate::revision::{RowKey, RowParts};
 
@@ -29,6 +31,12 @@ pub enum AnyView {
 impl Default for AnyTable {
     fn default() -> Self {
         Self::Memory(MemoryTable::default())
+    }
+}
+
+impl From<MemoryTable> for AnyTable {
+    fn from(table: MemoryTable) -> Self {
+        Self::Memory(table)
     }
 }
 
@@ -112,9 +120,12 @@ impl Table for AnyTable {
         }
     }
 
-    fn make_detached(&self) -> Option<fn() -> Self> {
+    fn make_detached(&self) -> Option<MakeTable<Self>> {
         match self {
-            Self::Memory(_) => Some(Self::default),
+            Self::Memory(table) => {
+                let make = table.make_detached()?;
+                Some(Box::new(move || Self::Memory(make())))
+            }
             Self::Redb(_) => None,
         }
     }

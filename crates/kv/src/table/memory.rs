@@ -1,7 +1,8 @@
 //! A table in memory.
 //!
 //! Rows lie in blocks that are shared with views (copy on write): a view costs one pointer
-//! per block, and a write copies at most one shared block.
+//! per block, and a write copies at most one shared block. With a [`RowFile`], the oldest blocks are
+//! moved to it.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -9,8 +10,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::row_block::{BLOCK_BYTES_MAX, BLOCK_ROWS_MAX, RowBlock, RowTooLarge};
-use super::{RowReader, RowRef, Table, TableError};
+use super::row_block::{BLOCK_BYTES_MAX, BLOCK_ROWS_MAX, RowBlock};
+use super::{MakeTable, RowFile, RowReader, RowRef, RowVisitor, Table, TableError};
 use crate::revision::{RowKey, RowParts};
 
 /// A [`Table`] in memory. It loses all rows with the process.
@@ -27,47 +28,68 @@ pub struct MemoryView(Blocks);
 /// Sorted rows in sorted blocks. The key of a block is not above its first row, and all rows of a
 /// block are of one kind: rows of revisions never change, so their blocks stay full.
 #[derive(Clone, Debug, Default)]
-struct Blocks(BTreeMap<RowKey, Arc<RowBlock>>);
+struct Blocks {
+    by_key: BTreeMap<RowKey, Arc<RowBlock>>,
+    /// Where closed blocks of revisions are moved to.
+    file: Option<RowFile>,
+}
 
 /// A block with at most this many rows ...
 const BLOCK_ROWS_FEW: usize = BLOCK_ROWS_MAX / 4;
 /// ... and bytes is merged with a neighbour, if the result has room to grow before it is split.
 const BLOCK_BYTES_FEW: usize = BLOCK_BYTES_MAX / 4;
 
+impl MemoryTable {
+    /// A table that moves its oldest rows to this file.
+    pub fn with_file(file: RowFile) -> Self {
+        let rows = Blocks { by_key: BTreeMap::new(), file: Some(file) };
+        Self { staged: rows.clone(), rows }
+    }
+}
+
 impl Blocks {
-    fn get(&self, key: RowKey) -> Option<RowRef<'_>> {
-        let (first, block) = self.0.range(..=key).next_back()?;
+    /// No rows, with the same file.
+    fn empty(&self) -> Self {
+        Self { by_key: BTreeMap::new(), file: self.file.clone() }
+    }
+
+    fn get(&self, key: RowKey) -> Result<Option<Bytes>, TableError> {
+        let Some((first, block)) = self.by_key.range(..=key).next_back() else { return Ok(None) };
         // Most revisions have one row: then the position follows from the revision.
         block.get(key, ((key.0 - first.0) >> 32) as usize)
     }
 
     fn put(&mut self, key: RowKey, row: RowParts<'_>) -> Result<(), TableError> {
+        let file = file_of(self.file.as_ref(), key);
         // Most writes come after all others: no search.
-        let last = self.0.last_entry().filter(|last| last.get().last_key() < Some(key));
+        let last = self.by_key.last_entry().filter(|last| last.get().last_key() < Some(key));
         if let Some(mut last) = last
             && last.key().is_of_same_kind(key)
         {
             if last.get().has_room(row.bytes()) {
-                return put_row(Arc::make_mut(last.get_mut()), key, row);
+                return put_row(Arc::make_mut(last.get_mut()), file, key, row);
             }
             // Appending leaves full blocks behind; splitting would leave half-full ones.
             let full = Arc::make_mut(last.get_mut());
-            full.close();
+            full.close(file, None)?;
             let mut next = full.next(row.bytes());
-            put_row(&mut next, key, row)?;
-            self.0.insert(key, Arc::new(next));
+            put_row(&mut next, file, key, row)?;
+            self.by_key.insert(key, Arc::new(next));
             return Ok(());
         }
-        match self.0.range_mut(..=key).next_back() {
+        match self.by_key.range_mut(..=key).next_back() {
             Some((first, block)) if first.is_of_same_kind(key) => {
                 let block = Arc::make_mut(block);
-                let has_room = block.has_room(row.bytes());
-                put_row(block, key, row)?;
+                let (has_room, age) = (block.has_room(row.bytes()), block.age());
+                put_row(block, file, key, row)?;
                 if !has_room
                     && block.len() > 1
-                    && let Some((first, upper)) = block.split()
+                    && let Some((first, upper)) = block.split(file, age)?
                 {
-                    self.0.insert(first, Arc::new(upper));
+                    self.by_key.insert(first, Arc::new(upper));
+                } else if age.is_some() {
+                    // Blocks before the last one do not stay in memory.
+                    block.close(file, age)?;
                 }
             }
             _ => self.put_first(key, row)?,
@@ -77,77 +99,95 @@ impl Blocks {
 
     /// Puts a row before all rows of its kind: into their first block, under a new block key.
     fn put_first(&mut self, key: RowKey, row: RowParts<'_>) -> Result<(), TableError> {
-        let after = self.0.range(key..).next();
+        let after = self.by_key.range(key..).next();
         let joined = after
             .filter(|(first, block)| first.is_of_same_kind(key) && block.has_room(row.bytes()))
             .map(|(first, _)| *first);
-        let mut block = joined.and_then(|first| self.0.remove(&first)).unwrap_or_default();
-        put_row(Arc::make_mut(&mut block), key, row)?;
-        self.0.insert(key, block);
+        let mut block = joined.and_then(|first| self.by_key.remove(&first)).unwrap_or_default();
+        put_row(Arc::make_mut(&mut block), file_of(self.file.as_ref(), key), key, row)?;
+        self.by_key.insert(key, block);
         Ok(())
     }
 
-    fn remove(&mut self, key: RowKey) {
-        let Some((first, block)) = self.0.range_mut(..=key).next_back() else { return };
+    fn remove(&mut self, key: RowKey) -> Result<(), TableError> {
+        let Some((first, block)) = self.by_key.range_mut(..=key).next_back() else {
+            return Ok(());
+        };
         let (first, block) = (*first, Arc::make_mut(block));
-        block.remove(key);
+        block.remove(key)?;
         if block.len() == 0 {
-            self.0.remove(&first);
+            self.by_key.remove(&first);
+            Ok(())
         } else if is_small(block) {
-            self.merge_with_neighbours(first);
+            self.merge_with_neighbours(first)
+        } else {
+            Ok(())
         }
     }
 
     /// Merges a small block with small neighbours. Without this, compaction could leave one
     /// block for each remaining row.
-    fn merge_with_neighbours(&mut self, first: RowKey) {
-        let before = self.0.range(..first).next_back().map(|(first, _)| *first);
-        let after = self.0.range(first..).nth(1).map(|(first, _)| *first);
+    fn merge_with_neighbours(&mut self, first: RowKey) -> Result<(), TableError> {
+        let before = self.by_key.range(..first).next_back().map(|(first, _)| *first);
+        let after = self.by_key.range(first..).nth(1).map(|(first, _)| *first);
         if let Some(after) = after {
-            self.merge(first, after);
+            self.merge(first, after)?;
         }
-        if let Some(before) = before {
-            self.merge(before, first);
+        match before {
+            Some(before) => self.merge(before, first),
+            None => Ok(()),
         }
     }
 
     /// Moves the rows of a block to the end of the block before it, if both are small.
-    fn merge(&mut self, first: RowKey, next: RowKey) {
-        let is_small = |key| self.0.get(&key).is_some_and(|block| is_small(block));
+    fn merge(&mut self, first: RowKey, next: RowKey) -> Result<(), TableError> {
+        let is_small = |key| self.by_key.get(&key).is_some_and(|block| is_small(block));
         if !first.is_of_same_kind(next) || !is_small(first) || !is_small(next) {
-            return;
+            return Ok(());
         }
-        let moved = self.0.remove(&next).unwrap_or_default();
-        if let Some(block) = self.0.get_mut(&first) {
+        let moved = self.by_key.remove(&next).unwrap_or_default();
+        if let Some(block) = self.by_key.get_mut(&first) {
             let block = Arc::make_mut(block);
-            block.add_all(&moved);
+            let age = block.age().or(moved.age());
+            block.add_all(&moved)?;
             // A view of a full block shares its memory when the next row is removed.
-            block.close();
+            block.close(file_of(self.file.as_ref(), first), age)?;
         }
+        Ok(())
     }
 
-    fn scan(
-        &self,
-        from: RowKey,
-        to: RowKey,
-        visit: &mut dyn FnMut(RowKey, RowRef<'_>) -> ControlFlow<()>,
-    ) {
-        let first = self.0.range(..=from).next_back().map_or(from, |(first, _)| *first);
-        for block in self.0.range(first..).map(|(_, block)| block) {
-            for (key, row) in block.rows_from(from) {
-                if key >= to || visit(key, row).is_break() {
-                    return;
-                }
+    fn close_last(&mut self) -> Result<(), TableError> {
+        let Some(mut last) = self.by_key.last_entry() else { return Ok(()) };
+        let file = file_of(self.file.as_ref(), *last.key());
+        Arc::make_mut(last.get_mut()).close(file, None)
+    }
+
+    fn scan(&self, from: RowKey, to: RowKey, visit: &mut RowVisitor<'_>) -> Result<(), TableError> {
+        let first = self.by_key.range(..=from).next_back().map_or(from, |(first, _)| *first);
+        for block in self.by_key.range(first..).map(|(_, block)| block) {
+            if block.scan(from, to, visit)?.is_break() {
+                break;
             }
         }
+        Ok(())
     }
 }
 
-fn put_row(block: &mut RowBlock, key: RowKey, row: RowParts<'_>) -> Result<(), TableError> {
-    block.put(key, row).map_err(|RowTooLarge| TableError::BadRow(key))?;
+/// The file for rows of this kind. The others are few, or change often.
+fn file_of(file: Option<&RowFile>, key: RowKey) -> Option<&RowFile> {
+    file.filter(|_| key.is_of_same_kind(RowKey::REVISIONS))
+}
+
+fn put_row(
+    block: &mut RowBlock,
+    file: Option<&RowFile>,
+    key: RowKey,
+    row: RowParts<'_>,
+) -> Result<(), TableError> {
+    block.put(key, row)?;
     // No row follows this one, so readers may share it at once.
     if block.len() == 1 && !block.has_room(1) {
-        block.close();
+        block.close(file, None)?;
     }
     Ok(())
 }
@@ -158,7 +198,7 @@ fn is_small(block: &RowBlock) -> bool {
 
 impl RowReader for MemoryTable {
     fn get(&self, key: RowKey) -> Result<Option<Bytes>, TableError> {
-        Ok(self.rows.get(key).map(|row| row.to_bytes()))
+        self.rows.get(key)
     }
 
     fn scan(
@@ -167,14 +207,13 @@ impl RowReader for MemoryTable {
         to: RowKey,
         visit: &mut dyn FnMut(RowKey, RowRef<'_>) -> ControlFlow<()>,
     ) -> Result<(), TableError> {
-        self.rows.scan(from, to, visit);
-        Ok(())
+        self.rows.scan(from, to, visit)
     }
 }
 
 impl RowReader for MemoryView {
     fn get(&self, key: RowKey) -> Result<Option<Bytes>, TableError> {
-        Ok(self.0.get(key).map(|row| row.to_bytes()))
+        self.0.get(key)
     }
 
     fn scan(
@@ -183,8 +222,7 @@ impl RowReader for MemoryView {
         to: RowKey,
         visit: &mut dyn FnMut(RowKey, RowRef<'_>) -> ControlFlow<()>,
     ) -> Result<(), TableError> {
-        self.0.scan(from, to, visit);
-        Ok(())
+        self.0.scan(from, to, visit)
     }
 }
 
@@ -193,7 +231,7 @@ impl Table for MemoryTable {
 
     /// Memory survives no restart, so the rows never belong to a previous owner.
     fn claim(&mut self, _owner: &[u8]) -> Result<bool, TableError> {
-        *self = Self::default();
+        (self.rows, self.staged) = (self.rows.empty(), self.rows.empty());
         Ok(false)
     }
 
@@ -206,8 +244,7 @@ impl Table for MemoryTable {
     }
 
     fn remove(&mut self, key: RowKey) -> Result<(), TableError> {
-        self.rows.remove(key);
-        Ok(())
+        self.rows.remove(key)
     }
 
     fn commit(&mut self, _durable: bool) -> Result<(), TableError> {
@@ -218,8 +255,10 @@ impl Table for MemoryTable {
         Ok(MemoryView(self.rows.clone()))
     }
 
-    fn make_detached(&self) -> Option<fn() -> Self> {
-        Some(Self::default)
+    /// They share the file, and the memory that its tables may take.
+    fn make_detached(&self) -> Option<MakeTable<Self>> {
+        let rows = self.rows.empty();
+        Some(Box::new(move || Self { rows: rows.clone(), staged: rows.clone() }))
     }
 
     fn stage(&mut self, key: RowKey, row: &[u8]) -> Result<(), TableError> {
@@ -227,17 +266,19 @@ impl Table for MemoryTable {
     }
 
     fn replace_by_staged(&mut self) -> Result<(), TableError> {
-        self.rows = std::mem::take(&mut self.staged);
+        let staged = self.rows.empty();
+        self.rows = std::mem::replace(&mut self.staged, staged);
         Ok(())
     }
 
     fn drop_staged(&mut self) -> Result<(), TableError> {
-        self.staged = Blocks::default();
+        self.staged = self.rows.empty();
         Ok(())
     }
 
+    /// Frees the memory that the last block has for more rows.
     fn defragment(&mut self) -> Result<(), TableError> {
-        Ok(())
+        self.rows.close_last()
     }
 
     fn disk_bytes(&self) -> Result<Option<u64>, TableError> {
@@ -248,6 +289,7 @@ impl Table for MemoryTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table::tests::RowMap;
 
     fn revision(number: u128) -> RowKey {
         RowKey(number << 32)
@@ -255,7 +297,7 @@ mod tests {
 
     /// The rows and bytes that all blocks have memory for.
     fn capacity(table: &MemoryTable) -> (usize, usize) {
-        let blocks = table.rows.0.values().map(|block| block.capacity());
+        let blocks = table.rows.by_key.values().map(|block| block.capacity());
         blocks.fold((0, 0), |(rows, bytes), block| (rows + block.0, bytes + block.1))
     }
 
@@ -282,7 +324,7 @@ mod tests {
         let (rows, bytes) = capacity(&table);
         assert!(rows <= 8 * 1_000, "{rows}");
         assert!(bytes <= 3 * 1_000 * 300, "{bytes}");
-        assert!(table.rows.0.len() <= 100, "{}", table.rows.0.len());
+        assert!(table.rows.by_key.len() <= 100, "{}", table.rows.by_key.len());
         for number in 0..100_000 {
             let exists = table.get(revision(number)).unwrap().is_some();
             assert_eq!(exists, number % 100 == 0, "{number}");
@@ -311,74 +353,31 @@ mod tests {
             let bytes = if number == 3 { 300 } else { 8_000 };
             table.put(revision(number), vec![number as u8; bytes].into()).unwrap();
         }
-        let block = table.rows.0.values().next().unwrap();
-        let in_block = |key| block.get(revision(key), 0).unwrap().as_ptr();
+        let in_block = |number| {
+            let (mut address, from) = (None, revision(number));
+            let visit = &mut |_, row: RowRef<'_>| {
+                address = Some(row.as_ptr());
+                ControlFlow::Continue(())
+            };
+            table.scan(from, revision(number + 1), visit).unwrap();
+            address.unwrap()
+        };
         let read = |key| table.get(revision(key)).unwrap().unwrap();
         assert_eq!(read(2).as_ptr(), in_block(2), "a large row is not copied");
         assert_ne!(read(3).as_ptr(), in_block(3));
         assert_eq!(read(3), vec![3; 300]);
     }
 
-    /// Compares with a plain map: enough rows for many blocks, in an order that covers
-    /// every way to put and remove one.
     #[test]
-    fn behaves_as_a_map_and_views_do_not_change() {
-        let mut table = MemoryTable::default();
-        let mut map = BTreeMap::new();
-        let mut views = Vec::new();
-        let mut number: u128 = 1;
-        for step in 0..20_000u64 {
-            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(12345);
-            let key = random_key(number);
-            let bytes = match number >> 8 & 0xfff {
-                0 => 70_000,
-                large if large < 50 => 5_000,
-                small => (small & 0xff) as usize,
-            };
-            let mut row = step.to_le_bytes().to_vec();
-            row.resize(bytes, step as u8);
-            let row = Bytes::from(row);
-            if number >> 20 & 3 == 0 {
-                table.remove(key).unwrap();
-                map.remove(&key);
-            } else {
-                table.put(key, row.clone()).unwrap();
-                map.insert(key, row);
-            }
-            if step % 4_000 == 0 {
-                views.push((table.view().unwrap(), map.clone()));
-            }
-        }
-        for (first, block) in &table.rows.0 {
-            assert!(block.rows_from(RowKey(0)).all(|(key, _)| key.is_of_same_kind(*first)));
-        }
-        views.push((table.view().unwrap(), map));
-        for (view, map) in views {
-            let mut found = BTreeMap::new();
-            let visit = &mut |key, row: RowRef<'_>| {
-                found.insert(key, row.to_bytes());
+    fn all_rows_of_a_block_are_of_one_kind() {
+        let (mut table, mut map) = (MemoryTable::default(), RowMap::default());
+        map.change_randomly(&mut table, 1, 10_000);
+        for (first, block) in &table.rows.by_key {
+            let all = &mut |key: RowKey, _: RowRef<'_>| {
+                assert!(key.is_of_same_kind(*first));
                 ControlFlow::Continue(())
             };
-            view.scan(RowKey(0), RowKey::END, visit).unwrap();
-            assert_eq!(found, map);
-            for key in (0..0x4000).map(|number| random_key(number << 40)) {
-                assert_eq!(view.get(key).unwrap().as_ref(), map.get(&key));
-            }
-            let (from, to) = (random_key(77 << 40), random_key(3_000 << 40));
-            let mut from_middle = Vec::new();
-            let visit = &mut |key, _: RowRef<'_>| {
-                from_middle.push(key);
-                ControlFlow::Continue(())
-            };
-            view.scan(from, to, visit).unwrap();
-            let expected: Vec<_> = map.range(from..to).map(|(k, _)| *k).collect();
-            assert_eq!(from_middle, expected);
+            assert!(block.scan(RowKey(0), RowKey::END, all).unwrap().is_continue());
         }
-    }
-
-    /// One of 8192 keys of two kinds.
-    fn random_key(number: u128) -> RowKey {
-        let kind = if number >> 52 & 1 == 0 { 0 } else { 3 << 120 };
-        RowKey(kind | number >> 40 & 0xfff)
     }
 }

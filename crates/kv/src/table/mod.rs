@@ -4,10 +4,14 @@
 //! does not interpret its rows, so the machine behaves the same with both.
 
 mod any;
+mod file_space;
 mod memory;
 mod redb;
 mod redb_disk;
 mod row_block;
+mod row_file;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::io;
@@ -18,10 +22,13 @@ use bytes::Bytes;
 pub use any::{AnyTable, AnyView};
 pub use memory::{MemoryTable, MemoryView};
 pub use redb::{RedbTable, RedbView};
+pub use row_file::{RowFile, RowFileReport, RowFileUsage};
 
 use crate::machine::ProgressFn;
 use crate::revision::{RowKey, RowParts};
 use crate::version::NewerVersion;
+
+type RowVisitor<'v> = dyn FnMut(RowKey, RowRef<'_>) -> ControlFlow<()> + 'v;
 
 /// Read access to rows.
 pub trait RowReader {
@@ -122,7 +129,7 @@ pub trait Table: RowReader {
 
     /// Makes new tables of this kind that are independent of this one, for a state that replaces
     /// the present one as a whole. `None` if there can be only one, such as a file.
-    fn make_detached(&self) -> Option<fn() -> Self>
+    fn make_detached(&self) -> Option<MakeTable<Self>>
     where
         Self: Sized,
     {
@@ -140,6 +147,9 @@ pub trait Table: RowReader {
     fn disk_bytes(&self) -> Result<Option<u64>, TableError>;
 }
 
+/// Makes an empty table.
+pub type MakeTable<T> = Box<dyn Fn() -> T + Send + Sync>;
+
 /// A failure of a table. Except after [`Busy`](Self::Busy) the member must stop: a state
 /// machine that missed a write would give wrong replies.
 #[derive(Debug)]
@@ -147,7 +157,7 @@ pub trait Table: RowReader {
 pub enum TableError {
     /// Reading, writing or syncing failed, or the file is damaged.
     Redb(Box<::redb::Error>),
-    /// The file could not be opened, created, renamed or measured.
+    /// The file could not be opened, created, read, renamed or measured.
     Disk(io::Error),
     /// The file is not a redb database, or is damaged so that redb cannot open it.
     NotADatabase,

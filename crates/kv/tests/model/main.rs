@@ -1,4 +1,4 @@
-//! Compares the machine on both tables with a simple reference implementation: the same
+//! Compares the machine on both tables, and on one in memory with a file, with a simple reference implementation: the same
 //! random commands, queries, watches, snapshots and restarts must give the same results.
 //!
 //! `cargo test -p quorate-kv --release --test model -- --ignored` runs many more. A failure
@@ -18,8 +18,8 @@ use disk::MemoryDisk;
 use generate::Generator;
 use quorate_kv::{
     BatchConfig, Command, Kv, KvCommandReply, KvOutcome, KvSnapshotError, MemoryTable, PollLimits,
-    Query, RedbTable, Table, WatchEvent, WatchEventKind, WatchHub, WatchPoll, WatchRequest,
-    WatcherId, split_events,
+    Query, RedbTable, RowFile, Table, WatchEvent, WatchEventKind, WatchHub, WatchPoll,
+    WatchRequest, WatcherId, split_events,
 };
 use reference::{ReferenceKv, within};
 
@@ -31,6 +31,9 @@ struct ModelTest {
     redb: Option<Kv<RedbTable>>,
     /// As on a member that nobody waits for: its replies lack what commands read.
     unanswered: Kv<MemoryTable>,
+    /// All its closed blocks are in the file.
+    in_file: Kv<MemoryTable>,
+    file: RowFile,
     disk: MemoryDisk,
     hubs: [WatchHub; 2],
     watchers: Vec<ModelWatcher>,
@@ -47,6 +50,7 @@ struct ModelCounts {
     compacted_watches: usize,
     installs: usize,
     reopened: usize,
+    file_bytes: u64,
 }
 
 struct ModelWatcher {
@@ -68,6 +72,7 @@ impl ModelTest {
         let redb = Some(open_redb(&disk));
         let mut unanswered = Kv::open(MemoryTable::default()).unwrap();
         unanswered.reply_with_reads(false);
+        let file = new_row_file();
         Self {
             generator: Generator(seed),
             index: 0,
@@ -75,6 +80,8 @@ impl ModelTest {
             memory: Kv::open(MemoryTable::default()).unwrap(),
             redb,
             unanswered,
+            in_file: Kv::open(MemoryTable::with_file(file.clone())).unwrap(),
+            file,
             disk,
             hubs: [WatchHub::new(1), WatchHub::new(1)],
             watchers: Vec::new(),
@@ -94,7 +101,13 @@ impl ModelTest {
             88..96 => self.poll_one(),
             96 => self.install(),
             97 => self.reopen(),
-            98 => self.redb().save().unwrap(),
+            98 => {
+                self.redb().save().unwrap();
+                // The next command reads the last block back.
+                self.in_file.defragment().unwrap();
+                self.file.wait_until_written();
+                self.counts.file_bytes += self.file.usage().file_bytes;
+            }
             _ => self.compare_hashes(),
         }
     }
@@ -116,6 +129,8 @@ impl ModelTest {
         let redb = self.redb().apply_bytes(index, &bytes).unwrap();
         assert_eq!(memory.reply, expected, "{command:?}");
         assert_eq!(redb, memory, "{command:?}");
+        let in_file = self.in_file.apply_bytes(index, &bytes).unwrap();
+        assert_eq!(in_file, memory, "{command:?}");
         let unanswered = self.unanswered.apply_bytes(index, &bytes).unwrap();
         assert_eq!(unanswered.reply.revision, memory.reply.revision, "{command:?}");
         assert_eq!(unanswered.reply.result.as_ref().err(), memory.reply.result.as_ref().err());
@@ -136,6 +151,7 @@ impl ModelTest {
         assert_eq!(Query::decode(&query.encode()).as_ref(), Some(&query));
         let memory = self.memory.query(&query).unwrap();
         let redb = self.redb().query(&query).unwrap();
+        assert_eq!(self.in_file.query(&query).unwrap(), memory, "{query:?}");
         // A store that was restarted does not have the hashes of earlier compactions.
         let compacted = 1..=self.memory.compact_revision();
         if !matches!(query, Query::HashKv(revision) if compacted.contains(&revision)) {
@@ -282,7 +298,13 @@ impl ModelTest {
         let newest: Vec<Bytes> = self.memory.snapshot().unwrap().collect();
         let newest_redb: Vec<Bytes> = self.redb().snapshot().unwrap().collect();
         self.memory.install(&mut newest_redb.into_iter()).unwrap();
-        self.redb().install(&mut newest.into_iter()).unwrap();
+        self.redb().install(&mut newest.clone().into_iter()).unwrap();
+        let own: Vec<Bytes> = self.in_file.snapshot().unwrap().collect();
+        assert_eq!(own, newest);
+        refuse_damaged(&mut self.in_file, &newest, &mut self.generator);
+        assert_eq!(self.in_file.hash().unwrap(), now);
+        self.in_file.install(&mut newest.into_iter()).unwrap();
+        assert_eq!(self.in_file.hash().unwrap(), now);
         assert_eq!(self.memory.hash().unwrap(), now);
         assert_eq!(self.redb().hash().unwrap(), now);
         let revision = self.reference.revision;
@@ -311,7 +333,13 @@ impl ModelTest {
         let memory = self.memory.hash().unwrap();
         assert_eq!(self.redb().hash().unwrap(), memory);
         assert_eq!(self.unanswered.hash().unwrap(), memory);
+        assert_eq!(self.in_file.hash().unwrap(), memory);
     }
+}
+
+fn new_row_file() -> RowFile {
+    let directory = tempfile::tempdir().unwrap();
+    RowFile::create(&directory.path().join("rows"), 0, Box::new(|_| {})).unwrap()
 }
 
 fn refuse_damaged<T: Table>(kv: &mut Kv<T>, chunks: &[Bytes], generator: &mut Generator) {
@@ -355,11 +383,13 @@ fn both_tables_agree_with_the_reference() {
         all.compacted_watches += counts.compacted_watches;
         all.installs += counts.installs;
         all.reopened += counts.reopened;
+        all.file_bytes += counts.file_bytes;
     }
     println!("{all:?}");
     assert!(all.done > 5_000 && all.refused > 1_000 && all.found > 2_000, "{all:?}");
     assert!(all.events > 500 && all.compacted_watches > 20, "{all:?}");
     assert!(all.installs > 50 && all.reopened > 50, "{all:?}");
+    assert!(all.file_bytes > 100_000, "{all:?}");
 }
 
 #[test]

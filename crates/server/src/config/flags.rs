@@ -159,6 +159,7 @@ const VALUES: &[&str] = &[
     "peer-key-file",
     "peer-trusted-ca-file",
     "quota-backend-bytes",
+    "row-memory-bytes",
     "self-signed-cert-validity",
     "snapshot-bytes",
     "snapshot-count",

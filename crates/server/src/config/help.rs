@@ -57,6 +57,7 @@ const GROUPS: &[FlagGroup] = &[
             ("data-dir", "DIR", "data directory [NAME.etcd]"),
             ("wal-dir", "DIR", "directory of the log [in the data directory]"),
             ("table", "KIND", "where data is kept: memory, or redb for a file [memory]"),
+            ("row-memory-bytes", "BYTES", "older rows go to a file; 0 is no file [67108864]"),
             ("snapshot-count", "ENTRIES", "take a snapshot after this many entries [no limit]"),
             ("snapshot-bytes", "BYTES", "and after this many bytes of the log [134217728]"),
             ("heartbeat-interval", "MS", "time between heartbeats of the leader [100]"),

@@ -67,6 +67,8 @@ pub struct ServerConfig {
     pub snapshot_bytes: u64,
     /// Where the data is kept while the server runs.
     pub table: TableKind,
+    /// The memory for rows of the table in memory. Older rows are moved to a file. 0 means all memory.
+    pub row_memory_bytes: u64,
     /// 0 means etcd's default of 2 GiB; `u64::MAX`, no limit.
     pub quota_backend_bytes: u64,
     pub auto_compaction: Option<AutoCompaction>,
@@ -218,6 +220,7 @@ impl Default for ServerConfig {
             snapshot_count: None,
             snapshot_bytes: 128 << 20,
             table: TableKind::Memory,
+            row_memory_bytes: 64 << 20,
             quota_backend_bytes: 0,
             auto_compaction: None,
             max_txn_ops: 128,
@@ -280,6 +283,7 @@ impl ServerConfig {
             snapshot_count: given.snapshot_count()?,
             snapshot_bytes: given.number("snapshot-bytes", default.snapshot_bytes)?,
             table: given.table()?,
+            row_memory_bytes: given.number("row-memory-bytes", default.row_memory_bytes)?,
             quota_backend_bytes: given.quota()?,
             auto_compaction: given.auto_compaction()?,
             max_txn_ops: given.number("max-txn-ops", default.max_txn_ops)?,

@@ -37,6 +37,19 @@ fn flags_override_environment_variables() {
 }
 
 #[test]
+fn the_memory_for_rows_is_a_setting() {
+    assert_eq!(run("", &[]).unwrap().row_memory_bytes, 64 << 20);
+    assert_eq!(run("--row-memory-bytes 0", &[]).unwrap().row_memory_bytes, 0);
+    let by_variable = run("", &[("ETCD_ROW_MEMORY_BYTES", "7")]).unwrap();
+    assert_eq!(by_variable.row_memory_bytes, 7);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "row-memory-bytes: 8\n").unwrap();
+    let by_file = run(&format!("--config-file={}", file.path().display()), &[]).unwrap();
+    assert_eq!(by_file.row_memory_bytes, 8);
+    assert!(run("--row-memory-bytes=much", &[]).is_err());
+}
+
+#[test]
 fn a_file_makes_flags_and_variables_ignored() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let text = "name: f\nelection-timeout: 500\nauto-compaction-retention: \"2\"\ntable: redb\n\

@@ -24,7 +24,7 @@ pub(crate) use process::{open_files_max, resident_bytes};
 pub(crate) use recorder::{ServerMetrics, ServiceCounters};
 pub(crate) use traffic::{MeteredConnection, Traffic};
 
-use quorate_kv::{AlarmKind, SUPPORTED_VERSIONS};
+use quorate_kv::{AlarmKind, RowFileUsage, SUPPORTED_VERSIONS};
 
 use crate::auth::TokenProvider;
 use crate::context::ServiceContext;
@@ -202,6 +202,18 @@ async fn store(page: &mut MetricsPage, context: &ServiceContext) {
     }
     page.gauge("etcd_debugging_mvcc_current_revision", "The current revision.", now);
     page.gauge("etcd_debugging_mvcc_compact_revision", "The last compacted revision.", compacted);
+    if let Some(file) = &context.row_file {
+        rows(page, file.usage());
+    }
+}
+
+/// Of a table in memory with a file (--row-memory-bytes).
+fn rows(page: &mut MetricsPage, usage: RowFileUsage) {
+    let help = "Bytes of rows in memory that may be moved to the file.";
+    page.gauge("quorate_row_memory_bytes", help, usage.memory_bytes);
+    page.gauge("quorate_row_file_bytes", "Bytes of old rows in the file.", usage.file_bytes);
+    let help = "Attempts to move rows to the file that failed. The rows stay in memory.";
+    page.counter("quorate_row_file_failures_total", help, usage.failures);
 }
 
 fn auth(page: &mut MetricsPage, context: &ServiceContext) {

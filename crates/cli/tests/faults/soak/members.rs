@@ -36,9 +36,9 @@ impl SoakCluster {
         let network = Arc::new(TestNetwork::replace(network_number, SLOTS)?);
         let mut servers = network.servers(directory);
         for server in servers.iter_mut() {
-            // Frequent snapshots: members that were away catch up with one.
-            let flags = ["--snapshot-count", "500", "--snapshot-bytes", "4194304"];
-            server.extra_flags = flags.map(str::to_string).to_vec();
+            // Frequent snapshots: members that were away catch up with one. Old rows are in files.
+            let flags = "--snapshot-count 500 --snapshot-bytes 4194304 --row-memory-bytes 65536";
+            server.extra_flags = flags.split(' ').map(str::to_string).collect();
             server.token = "soak".to_string();
         }
         if !faulty_disk::prepare(&mut servers, &directory.path) {

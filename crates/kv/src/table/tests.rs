@@ -1,0 +1,397 @@
+//! Tables in memory, with and without a file, compared with a plain map; failures of the file.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::ops::ControlFlow;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::file_space::Extent;
+use super::row_file::RowStorage;
+use super::{MemoryTable, RowFile, RowReader, RowRef, Table, TableError};
+use crate::revision::RowKey;
+
+/// What a table must contain.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct RowMap(BTreeMap<RowKey, Bytes>);
+
+impl RowMap {
+    /// Enough rows for many blocks, in an order that covers every way to put and remove one.
+    pub(super) fn change_randomly(&mut self, table: &mut MemoryTable, seed: u64, steps: u64) {
+        let mut number = u128::from(seed);
+        for step in 0..steps {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(12345);
+            let key = random_key(number);
+            let bytes = match number >> 8 & 0xfff {
+                0 => 70_000,
+                large if large < 50 => 5_000,
+                small => (small & 0xff) as usize,
+            };
+            let mut row = step.to_le_bytes().to_vec();
+            row.resize(bytes, step as u8);
+            let row = Bytes::from(row);
+            if number >> 20 & 3 == 0 {
+                table.remove(key).unwrap();
+                self.0.remove(&key);
+            } else {
+                table.put(key, row.clone()).unwrap();
+                self.0.insert(key, row);
+            }
+        }
+    }
+
+    fn assert_same(&self, rows: &impl RowReader) {
+        let mut found = BTreeMap::new();
+        let visit = &mut |key, row: RowRef<'_>| {
+            found.insert(key, row.to_bytes());
+            ControlFlow::Continue(())
+        };
+        rows.scan(RowKey(0), RowKey::END, visit).unwrap();
+        assert_eq!(found, self.0);
+        for key in (0..0x4000).map(|number| random_key(number << 40)) {
+            assert_eq!(rows.get(key).unwrap().as_ref(), self.0.get(&key));
+        }
+        let (from, to) = (random_key(77 << 40), random_key(3_000 << 40));
+        let mut from_middle = Vec::new();
+        let visit = &mut |key, _: RowRef<'_>| {
+            from_middle.push(key);
+            ControlFlow::Continue(())
+        };
+        rows.scan(from, to, visit).unwrap();
+        let expected: Vec<_> = self.0.range(from..to).map(|(key, _)| *key).collect();
+        assert_eq!(from_middle, expected);
+    }
+}
+
+/// One of 8192 keys of two kinds.
+fn random_key(number: u128) -> RowKey {
+    let kind = if number >> 52 & 1 == 0 { 0 } else { 3 << 120 };
+    RowKey(kind | number >> 40 & 0xfff)
+}
+
+#[test]
+fn behaves_as_a_map_and_views_do_not_change() {
+    let (mut table, mut map) = (MemoryTable::default(), RowMap::default());
+    let mut views = Vec::new();
+    for round in 0..5 {
+        map.change_randomly(&mut table, round, 4_000);
+        views.push((table.view().unwrap(), map.clone()));
+    }
+    for (view, map) in views {
+        map.assert_same(&view);
+    }
+}
+
+#[test]
+fn a_table_with_a_file_behaves_as_a_map_and_views_do_not_change() {
+    for memory_bytes in [0, 100_000] {
+        let parts = TestParts::new(memory_bytes);
+        let mut table = parts.table();
+        let (mut map, mut views) = (RowMap::default(), Vec::new());
+        for round in 0..40 {
+            map.change_randomly(&mut table, round, 500);
+            // In the other rounds the thread moves blocks while they change.
+            if round % 2 == 0 {
+                parts.file.wait_until_written();
+                let usage = parts.file.usage();
+                assert!(usage.memory_bytes <= memory_bytes, "{usage:?}");
+                assert!(round < 10 || usage.file_bytes > 50_000, "{usage:?}");
+            }
+            if round % 8 == 0 {
+                views.push((table.view().unwrap(), map.clone()));
+            }
+        }
+        map.assert_same(&table);
+        drop(table);
+        for (view, map) in views {
+            map.assert_same(&view);
+        }
+        parts.file.wait_until_written();
+        assert_eq!((parts.allocated(), parts.file.usage().file_bytes), (0, 0));
+    }
+}
+
+#[test]
+fn the_newest_rows_stay_in_memory() {
+    let parts = TestParts::new(1 << 20);
+    let mut table = parts.table();
+    for number in 0..10_000 {
+        table.put(revision(number), vec![7; 1_000].into()).unwrap();
+    }
+    parts.file.wait_until_written();
+    let usage = parts.file.usage();
+    assert!((900_000..=1 << 20).contains(&usage.memory_bytes), "{usage:?}");
+    assert!(usage.file_bytes > 8_900_000, "{usage:?}");
+    // Rows of compacted old blocks are old rows.
+    for number in (0..8_000).filter(|number| number % 10 != 0) {
+        table.remove(revision(number)).unwrap();
+    }
+    parts.damage();
+    for number in 9_000..10_000 {
+        assert_eq!(table.get(revision(number)).unwrap().unwrap(), vec![7; 1_000]);
+    }
+}
+
+#[test]
+fn removed_rows_free_their_space_unless_a_view_has_them() {
+    let parts = TestParts::new(100_000);
+    let mut table = parts.table();
+    for number in 0..20_000 {
+        table.put(revision(number), vec![number as u8; 1_000].into()).unwrap();
+    }
+    parts.file.wait_until_written();
+    let view = table.view().unwrap();
+    let full = parts.allocated();
+    assert!(full > 19_000_000, "{full}");
+    for number in (0..20_000).filter(|number| number % 200 != 0) {
+        table.remove(revision(number)).unwrap();
+    }
+    parts.file.wait_until_written();
+    assert!(parts.allocated() >= full, "{} of {full}", parts.allocated());
+    for number in 0..20_000 {
+        assert_eq!(view.get(revision(number)).unwrap().unwrap(), vec![number as u8; 1_000]);
+        let row = table.get(revision(number)).unwrap();
+        assert_eq!(row.is_some(), number % 200 == 0, "{number}");
+    }
+    drop(view);
+    parts.file.wait_until_written();
+    let few = parts.allocated();
+    assert!(few < full / 20, "{few} of {full}");
+    // New rows take the space again.
+    for round in 0..20 {
+        let rows = 20_000 + round * 1_000..21_000 + round * 1_000;
+        for number in rows.clone() {
+            table.put(revision(number), vec![number as u8; 1_000].into()).unwrap();
+        }
+        rows.for_each(|number| table.remove(revision(number)).unwrap());
+    }
+    parts.file.wait_until_written();
+    assert!(parts.allocated() < full / 20, "{}", parts.allocated());
+    let length = parts.contents.metadata().unwrap().len();
+    assert!(length < full + full / 10, "{length}: space is used again");
+}
+
+#[test]
+fn a_staged_state_and_a_detached_table_use_the_file() {
+    let parts = TestParts::new(0);
+    let mut table = parts.table();
+    table.put(revision(1), vec![1; 100].into()).unwrap();
+    for number in 0..2_000 {
+        table.stage(revision(number), &[2; 1_000]).unwrap();
+    }
+    parts.file.wait_until_written();
+    let staged = parts.file.usage().file_bytes;
+    assert!(staged > 1_900_000);
+    table.replace_by_staged().unwrap();
+    let mut detached = table.make_detached().unwrap()();
+    for number in 0..2_000 {
+        detached.put(revision(number), vec![3; 1_000].into()).unwrap();
+    }
+    parts.file.wait_until_written();
+    assert!(parts.file.usage().file_bytes > 2 * staged - 100_000);
+    assert_eq!(table.get(revision(7)).unwrap().unwrap(), vec![2; 1_000]);
+    assert_eq!(detached.get(revision(7)).unwrap().unwrap(), vec![3; 1_000]);
+    let before = parts.file.usage().file_bytes;
+    assert!(!table.claim(b"another owner").unwrap());
+    assert!(parts.file.usage().file_bytes < before);
+    for number in 0..2_000 {
+        table.stage(revision(number), &[4; 1_000]).unwrap();
+    }
+    parts.file.wait_until_written();
+    assert_eq!(parts.file.usage().memory_bytes, 0);
+    table.drop_staged().unwrap();
+    drop((table, detached));
+    parts.file.wait_until_written();
+    assert_eq!((parts.file.usage(), parts.allocated()), Default::default());
+}
+
+#[test]
+fn damage_is_an_error() {
+    for (damage, error_of_get) in [
+        (TestParts::damage as fn(&TestParts), true),
+        (|parts| parts.contents.set_len(70_000).unwrap(), true),
+        // As if a write had been lost.
+        (|parts| parts.contents.write_all_at(&[0; 1_000_000], 0).unwrap(), true),
+        (|parts| parts.contents.write_all_at(&[9; 1_000_000], 10_000_000).unwrap(), false),
+    ] {
+        let parts = TestParts::new(0);
+        let mut table = parts.table();
+        for number in 0..1_000 {
+            table.put(revision(number), vec![7; 1_000].into()).unwrap();
+        }
+        parts.file.wait_until_written();
+        damage(&parts);
+        let key = revision(500);
+        let read = table.get(key);
+        let scanned = table.scan(key, RowKey::END, &mut |_, _| ControlFlow::Continue(()));
+        let mut removed = (0..400).map(|number| table.remove(revision(number)));
+        let removed = removed.find(Result::is_err);
+        if error_of_get {
+            assert!(matches!(read, Err(TableError::BadRow(bad)) if bad == key), "{read:?}");
+            assert!(matches!(scanned, Err(TableError::BadRow(bad)) if bad == key));
+            // Blocks of which few rows remain are read and written again.
+            assert!(matches!(removed, Some(Err(TableError::BadRow(_)))), "{removed:?}");
+        } else {
+            assert_eq!(read.unwrap().unwrap(), vec![7; 1_000]);
+            assert!(scanned.is_ok() && removed.is_none());
+        }
+    }
+}
+
+#[test]
+fn rows_stay_in_memory_while_writes_fail_and_are_moved_later() {
+    let parts = TestParts::new(10_000);
+    parts.fails.store(true, Ordering::SeqCst);
+    let (mut table, mut map) = (parts.table(), RowMap::default());
+    map.change_randomly(&mut table, 1, 5_000);
+    parts.file.wait_until_written();
+    assert_eq!((parts.file.usage().file_bytes, parts.allocated()), (0, 0));
+    map.assert_same(&table);
+    while parts.file.usage().failures < 3 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(*parts.reports.lock().unwrap(), ["no space left"]);
+    parts.fails.store(false, Ordering::SeqCst);
+    while parts.file.usage().memory_bytes > 10_000 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    map.assert_same(&table);
+    parts.file.wait_until_written();
+    assert_eq!(*parts.reports.lock().unwrap(), ["no space left", "ok"]);
+}
+
+#[test]
+fn nothing_waits_for_a_disk_that_hangs() {
+    let parts = TestParts::new(10_000);
+    let hang = parts.hang.lock().unwrap();
+    let (mut table, mut map) = (parts.table(), RowMap::default());
+    map.change_randomly(&mut table, 1, 5_000);
+    map.assert_same(&table);
+    let view = table.view().unwrap();
+    let mut detached = table.make_detached().unwrap()();
+    RowMap::default().change_randomly(&mut detached, 2, 1_000);
+    drop(detached);
+    assert_eq!(parts.file.usage().file_bytes, 0);
+    drop(hang);
+    parts.file.wait_until_written();
+    assert!(parts.file.usage().file_bytes > 10_000);
+    map.assert_same(&view);
+}
+
+#[test]
+fn the_thread_ends_with_the_last_handle() {
+    let TestParts { file, ended, .. } = TestParts::new(0);
+    let mut table = MemoryTable::with_file(file);
+    table.put(revision(1), vec![1; 100_000].into()).unwrap();
+    let view = table.view().unwrap();
+    drop(table);
+    assert_eq!(view.get(revision(1)).unwrap().unwrap(), vec![1; 100_000]);
+    drop(view);
+    while Arc::strong_count(&ended) > 1 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn the_file_has_no_name_and_replaces_a_leftover() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rows.tmp");
+    std::fs::write(&path, "leftover").unwrap();
+    let create = |path| RowFile::create(path, 0, Box::new(|_| {}));
+    let mut table = MemoryTable::with_file(create(&path).unwrap());
+    assert!(!path.exists());
+    table.put(revision(1), vec![1; 100_000].into()).unwrap();
+    assert_eq!(table.get(revision(1)).unwrap().unwrap(), vec![1; 100_000]);
+    let missing = create(&directory.path().join("missing/rows.tmp")).unwrap_err();
+    assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+}
+
+fn revision(number: u128) -> RowKey {
+    RowKey(3 << 120 | number << 32)
+}
+
+/// A file, and what a test needs to look at it.
+struct TestParts {
+    file: RowFile,
+    contents: File,
+    fails: Arc<AtomicBool>,
+    /// Writes wait while a test has the lock.
+    hang: Arc<Mutex<()>>,
+    reports: Arc<Mutex<Vec<String>>>,
+    ended: Arc<()>,
+}
+
+struct TestStorage {
+    file: File,
+    fails: Arc<AtomicBool>,
+    hang: Arc<Mutex<()>>,
+    _ended: Arc<()>,
+}
+
+impl TestParts {
+    fn new(memory_bytes_max: u64) -> Self {
+        let contents = tempfile::tempfile().unwrap();
+        let (fails, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(()));
+        let hang = Arc::<Mutex<()>>::default();
+        let storage = TestStorage {
+            file: contents.try_clone().unwrap(),
+            fails: Arc::clone(&fails),
+            hang: Arc::clone(&hang),
+            _ended: Arc::clone(&ended),
+        };
+        let reports: Arc<Mutex<Vec<String>>> = Arc::default();
+        let reported = Arc::clone(&reports);
+        let report = Box::new(move |result: Result<(), &io::Error>| {
+            let text = result.map_or_else(io::Error::to_string, |()| "ok".into());
+            reported.lock().unwrap().push(text);
+        });
+        let pause = Duration::from_millis(5);
+        let file = RowFile::start(Box::new(storage), memory_bytes_max, pause, report).unwrap();
+        Self { file, contents, fails, hang, reports, ended }
+    }
+
+    fn table(&self) -> MemoryTable {
+        MemoryTable::with_file(self.file.clone())
+    }
+
+    fn allocated(&self) -> u64 {
+        self.contents.metadata().unwrap().blocks() * 512
+    }
+
+    /// Changes one byte of each page.
+    fn damage(&self) {
+        let length = self.contents.metadata().unwrap().len();
+        for at in (0..length).step_by(1 << 10) {
+            let mut byte = [0];
+            self.contents.read_exact_at(&mut byte, at).unwrap();
+            self.contents.write_all_at(&[!byte[0]], at).unwrap();
+        }
+    }
+}
+
+impl RowStorage for TestStorage {
+    fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.file.read(offset, into)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        drop(self.hang.lock().unwrap());
+        match self.fails.load(Ordering::SeqCst) {
+            true => Err(io::Error::other("no space left")),
+            false => self.file.write(offset, bytes),
+        }
+    }
+
+    fn free(&self, extent: Extent) {
+        RowStorage::free(&self.file, extent);
+    }
+
+    fn set_end(&self, end: u64) {
+        self.file.set_end(end);
+    }
+}
