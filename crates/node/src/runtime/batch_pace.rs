@@ -29,24 +29,39 @@ pub(crate) struct BatchPace {
     /// When a batch last had anything but reads.
     wrote_at: Option<Instant>,
     gather: GatherTime,
-    /// How many requests came in the last batch that was gathered for as long as possible.
+    /// How many requests are likely to come until the time to gather them is over.
     expected: usize,
-    /// Batches since then that began as soon as the expected requests had come.
+    /// Batches in a row that began as soon as the expected requests had come.
     early: u32,
+    /// After so many of them, one is gathered to the end.
+    early_max: u32,
 }
 
 impl BatchPace {
     pub(crate) fn new(now: Instant, gather: GatherTime) -> Self {
-        let (requests, recent, expected, early) = (0, 0, 0, 0);
-        Self { began: now, requests, recent, wrote_at: None, gather, expected, early }
+        Self {
+            began: now,
+            requests: 0,
+            recent: 0,
+            wrote_at: None,
+            gather,
+            expected: 0,
+            early: 0,
+            early_max: EARLY_AT_FIRST,
+        }
     }
 
     /// A batch of this many requests begins; `writes` is how many of them are not reads.
     pub(crate) fn begin(&mut self, now: Instant, requests: usize, writes: usize) {
         if now < self.gathers_until() {
-            self.early += 1;
+            (self.expected, self.early) = (requests.max(self.expected), self.early + 1);
         } else {
-            (self.expected, self.early) = (requests, 0);
+            // Gathered to the end in vain: no more came than expected.
+            let in_vain = self.early == self.early_max && requests <= self.expected;
+            self.early_max =
+                if in_vain { (2 * self.early_max).min(EARLY_MAX) } else { EARLY_AT_FIRST };
+            // A few may come alone before all others, when the batch before took long.
+            (self.expected, self.early) = (requests.max(self.expected / 2), 0);
         }
         (self.began, self.requests) = (now, requests);
         self.recent = requests.max(self.recent / 2);
@@ -68,17 +83,17 @@ impl BatchPace {
         in_progress: BatchesInProgress,
         waiting: usize,
     ) -> bool {
-        let gathered = if self.are_enough(waiting) { self.began } else { self.gathers_until() };
-        now >= self.ends_at(in_progress).max(gathered)
+        now >= self.next_check(in_progress, waiting)
     }
 
     /// When requests may be taken although nothing else happens.
-    pub(crate) fn next_check(&self, in_progress: BatchesInProgress) -> Instant {
-        self.ends_at(in_progress).max(self.gathers_until())
+    pub(crate) fn next_check(&self, in_progress: BatchesInProgress, waiting: usize) -> Instant {
+        let gathered = if self.are_enough(waiting) { self.began } else { self.gathers_until() };
+        self.in_progress_awaited_until(in_progress).max(gathered)
     }
 
-    /// When the batches in progress are no longer waited for.
-    fn ends_at(&self, in_progress: BatchesInProgress) -> Instant {
+    /// Until when the next batch waits for those in progress.
+    fn in_progress_awaited_until(&self, in_progress: BatchesInProgress) -> Instant {
         let disk = match in_progress.saves.max(in_progress.jobs) {
             0 => Duration::ZERO,
             1..STEPS_MAX => SLOW_AFTER,
@@ -96,7 +111,7 @@ impl BatchPace {
 
     /// How many requests are all that are likely to come. None if it is not known.
     pub(crate) fn enough(&self) -> Option<usize> {
-        (self.expected > 0 && self.early < EARLY_MAX).then_some(self.expected)
+        (self.expected > 0 && self.early < self.early_max).then_some(self.expected)
     }
 
     /// When reads that followers forwarded are processed although a batch is in progress: they need
@@ -124,6 +139,13 @@ impl BatchPace {
         };
         self.gather.get().min(limit)
     }
+
+    /// How long a message may wait, so that it leaves with the next batch: as long as requests are
+    /// gathered. It does not wait if no batch began lately.
+    pub(crate) fn gather_time_of_messages(&self, now: Instant) -> Duration {
+        let are_frequent = now.saturating_duration_since(self.began) < BATCHES_EXPECTED;
+        if are_frequent { self.gather_time() } else { Duration::ZERO }
+    }
 }
 
 /// The size of recent batches from which on it is worth to wait for more requests.
@@ -136,8 +158,12 @@ const LARGE_MIN: usize = 72;
 const FEW_GATHERED: Duration = Duration::from_millis(3);
 /// After a write more of them are expected for so long.
 const WRITES_EXPECTED: Duration = Duration::from_millis(100);
-/// So many batches in a row may begin before the time to gather requests is over.
-const EARLY_MAX: u32 = 15;
+/// After a batch more of them are expected for so long.
+const BATCHES_EXPECTED: Duration = Duration::from_millis(20);
+/// So many batches in a row may begin before the time to gather requests is over; twice as many, up to the
+/// maximum, each time that the one after them was gathered to the end and had no more requests.
+const EARLY_AT_FIRST: u32 = 15;
+const EARLY_MAX: u32 = 240;
 /// How long requests wait for the quorum to accept the batch before. More than a round trip and a
 /// sync take within a site; between distant sites several batches are in flight.
 const QUORUM_WAIT_MAX: Duration = Duration::from_millis(5);
@@ -198,7 +224,7 @@ mod tests {
         assert!(pace.may_begin(began, none, 1));
         gather.set(Duration::from_millis(3));
         assert!(!pace.may_begin(began, none, 1));
-        assert_eq!(pace.next_check(none), began + Duration::from_millis(3));
+        assert_eq!(pace.next_check(none, 1), began + Duration::from_millis(3));
         pace.begin(began, 1, 1);
         assert!(pace.may_begin(began, none, 1), "few requests are not delayed");
         // Unless there were many shortly before.
@@ -227,20 +253,45 @@ mod tests {
         assert!(!pace.may_begin(now + soon, none, 19));
         assert!(pace.may_begin(now + soon, none, 20));
         assert!(!pace.may_begin(now + soon, committing, 20));
-        for _ in 0..EARLY_MAX {
-            assert_eq!(pace.enough(), Some(20));
-            now += soon;
-            pace.begin(now, 20, 20);
+        // Now and then one is gathered to the end, less often if that is in vain.
+        for early_max in [EARLY_AT_FIRST, 2 * EARLY_AT_FIRST, 4 * EARLY_AT_FIRST] {
+            for _ in 0..early_max {
+                assert_eq!(pace.enough(), Some(20));
+                now += soon;
+                pace.begin(now, 20, 20);
+            }
+            assert!(!pace.may_begin(now + soon, none, 1_000));
+            assert!(pace.may_begin(now + FEW_GATHERED, none, 20));
+            now += FEW_GATHERED;
+            let came = if early_max < 4 * EARLY_AT_FIRST { 20 } else { 30 };
+            pace.begin(now, came, came);
         }
-        assert!(!pace.may_begin(now + soon, none, 1_000), "one is gathered to the end");
-        assert!(pace.may_begin(now + FEW_GATHERED, none, 30));
-        now += FEW_GATHERED;
-        pace.begin(now, 30, 30);
+        assert_eq!(pace.early_max, EARLY_AT_FIRST);
         assert_eq!(pace.enough(), Some(30), "there were more");
-        // Some clients are gone.
-        now += FEW_GATHERED;
-        pace.begin(now, 12, 12);
-        assert_eq!(pace.enough(), Some(12));
+        now += soon;
+        pace.begin(now, 40, 40);
+        assert_eq!(pace.enough(), Some(40), "even more came at once");
+        // One comes alone after a batch that took long: the others follow.
+        now += 4 * FEW_GATHERED;
+        pace.begin(now, 1, 1);
+        assert_eq!(pace.enough(), Some(20));
+        assert!(!pace.may_begin(now + soon, none, 2));
+        // All but two clients are gone.
+        for _ in 0..5 {
+            now += FEW_GATHERED;
+            pace.begin(now, 2, 2);
+        }
+        assert_eq!(pace.enough(), Some(2));
+    }
+
+    #[test]
+    fn messages_wait_for_batches_only_while_these_are_frequent() {
+        let (began, gather) = (Instant::now(), GatherTime::default());
+        gather.set(FEW_GATHERED);
+        let mut pace = BatchPace::new(began, gather);
+        pace.begin(began, 64, 64);
+        assert_eq!(pace.gather_time_of_messages(began + FEW_GATHERED), FEW_GATHERED);
+        assert_eq!(pace.gather_time_of_messages(began + BATCHES_EXPECTED), Duration::ZERO);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Whether processors are scarce, and how long requests are gathered because of it.
 //!
-//! A batch costs the same however few requests it has. While processors are idle, small batches
-//! are right: they are complete sooner. When threads wait for a processor, they take time from
-//! everything else, so batches become larger: requests are gathered for longer, up to a limit. The
+//! A batch costs the same however few requests it has. With many processors small batches are right:
+//! they are complete sooner, and cost little of the whole. With few, a limit on how often a batch begins
+//! keeps them from taking much of it. When threads wait for a processor, batches take time from
+//! everything else, so they become larger: requests are gathered for longer, up to a limit. The
 //! sign of it is how long Raft's own thread waits for a processor each time it is ready to run, which
 //! Linux counts. The sum of these times would say less: it also grows with the number of batches.
 
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct GatherTime {
     /// In microseconds; zero while processors are not scarce.
     scarce: Arc<AtomicU64>,
-    /// It is never shorter.
+    /// It is never shorter; zero with many processors.
     least: Duration,
 }
 
@@ -24,7 +25,8 @@ impl GatherTime {
     /// For a process that may use so many processors.
     pub(crate) fn for_processors(processors: usize) -> Self {
         let processors = u32::try_from(processors.max(PROCESSORS_MIN)).unwrap_or(u32::MAX);
-        Self { scarce: Arc::default(), least: GATHER_ON_ONE_PROCESSOR / processors }
+        let least = Some(GATHER_ON_ONE_PROCESSOR / processors).filter(|time| *time >= LEAST_MIN);
+        Self { scarce: Arc::default(), least: least.unwrap_or_default() }
     }
 
     pub(crate) fn get(&self) -> Duration {
@@ -136,6 +138,8 @@ fn parse_statistics(text: &[u8]) -> Option<RunStatistics> {
 const GATHER_ON_ONE_PROCESSOR: Duration = Duration::from_millis(4);
 /// With one processor it is as short as with two: 2 ms are still short for a client.
 const PROCESSORS_MIN: usize = 2;
+/// A batch takes about as long. Nothing more would come in less, and the member would be woken for it.
+const LEAST_MIN: Duration = Duration::from_micros(500);
 /// A thread that waits for longer than this has too few processors.
 const SCARCE_ABOVE: Duration = Duration::from_micros(70);
 /// Below this there are enough of them.
@@ -172,7 +176,8 @@ mod tests {
         let time = |processors| GatherTime::for_processors(processors).get();
         assert_eq!(time(1), Duration::from_millis(2));
         assert_eq!(time(2), Duration::from_millis(2));
-        assert_eq!(time(16), Duration::from_micros(250));
+        assert_eq!(time(8), Duration::from_micros(500));
+        assert_eq!(time(9), Duration::ZERO);
         let gather = GatherTime::for_processors(2);
         for _ in 0..100 {
             gather.follow(2 * SCARCE_ABOVE);

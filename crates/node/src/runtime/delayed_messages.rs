@@ -8,7 +8,7 @@
 //! A follower that was told only a commit index confirms again what it has confirmed before. The
 //! leader waits for that only after it lost messages, and while the membership changes.
 //!
-//! While processors are scarce, a follower that saves entries replies to a heartbeat when they are saved.
+//! While requests are gathered, a follower that saves entries replies to a heartbeat when they are saved.
 //! Reads that wait for it were gathered with the entries; so one message ends both.
 //!
 //! If messages to a peer are rare, none waits.

@@ -22,6 +22,8 @@ pub(crate) struct SharedBarriers {
     state: Mutex<BarrierState>,
     /// Callers wait, and no barrier is in progress.
     may_begin: Notify,
+    /// A barrier ended while callers waited for the next one.
+    ended_while_callers_wait: Notify,
 }
 
 #[derive(Default)]
@@ -34,15 +36,23 @@ struct BarrierState {
     is_closed: bool,
 }
 
+struct JoinedBarrier {
+    group: Arc<BarrierGroup>,
+    /// No other barrier is in progress.
+    may_begin: bool,
+}
+
 impl SharedBarriers {
     /// Waits for a barrier that begins after this call. None if the member has ended.
     pub(crate) async fn wait(&self, arrivals: &Arrivals) -> Option<BarrierResult> {
-        let group = self.join()?;
-        arrivals.on_request();
-        Some(group.wait().await)
+        let joined = self.join()?;
+        if joined.may_begin {
+            arrivals.on_request();
+        }
+        Some(joined.group.wait().await)
     }
 
-    fn join(&self) -> Option<Arc<BarrierGroup>> {
+    fn join(&self) -> Option<JoinedBarrier> {
         let mut state = lock(&self.state);
         if state.is_closed {
             return None;
@@ -50,12 +60,12 @@ impl SharedBarriers {
         state.waiting_callers += 1;
         let is_first = state.waiting.is_none();
         let group = Arc::clone(state.waiting.get_or_insert_default());
-        let may_begin = is_first && !state.is_in_progress;
+        let may_begin = !state.is_in_progress;
         drop(state);
-        if may_begin {
+        if is_first && may_begin {
             self.may_begin.notify_one();
         }
-        Some(group)
+        Some(JoinedBarrier { group, may_begin })
     }
 
     /// Whether callers wait for the member to begin a barrier.
@@ -75,6 +85,11 @@ impl SharedBarriers {
         self.may_begin.notified().await;
     }
 
+    /// Returns when a barrier has ended and callers may be waiting for the next one.
+    pub(crate) async fn ended_while_callers_wait(&self) {
+        self.ended_while_callers_wait.notified().await;
+    }
+
     /// The member begins a barrier for all who wait, unless there are none or one is in progress.
     pub(crate) fn begin(self: &Arc<Self>) -> Option<BarrierCallers> {
         let mut state = lock(&self.state);
@@ -84,7 +99,7 @@ impl SharedBarriers {
         let group = state.waiting.take()?;
         state.is_in_progress = true;
         let count = std::mem::take(&mut state.waiting_callers);
-        Some(BarrierCallers { barriers: Arc::clone(self), group, count })
+        Some(BarrierCallers { barriers: Arc::clone(self), group, count, result: Err(STOPPED) })
     }
 
     /// The member ends. Nobody can join any more, and those whose barrier has not begun get this error.
@@ -105,6 +120,7 @@ impl SharedBarriers {
         drop(state);
         if may_begin {
             self.may_begin.notify_one();
+            self.ended_while_callers_wait.notify_one();
         }
     }
 }
@@ -123,6 +139,7 @@ pub(crate) struct BarrierCallers {
     barriers: Arc<SharedBarriers>,
     group: Arc<BarrierGroup>,
     count: usize,
+    result: BarrierResult,
 }
 
 impl BarrierCallers {
@@ -130,20 +147,21 @@ impl BarrierCallers {
         self.count
     }
 
-    pub(crate) fn complete(self, outcome: RequestOutcome) {
-        self.group.complete(match outcome {
+    pub(crate) fn complete(mut self, outcome: RequestOutcome) {
+        self.result = match outcome {
             Ok(RequestReply::Read { index, .. }) => Ok(index),
             Ok(_) => Err(STOPPED),
             Err(error) => Err(error),
-        });
+        };
     }
 }
 
 impl Drop for BarrierCallers {
     fn drop(&mut self) {
-        // Nothing happens if it is complete.
-        self.group.complete(Err(STOPPED));
+        // First: those who come back at once wait for a barrier that may begin.
         self.barriers.on_ended();
+        let result = std::mem::replace(&mut self.result, Err(STOPPED));
+        self.group.complete(result);
     }
 }
 
@@ -193,6 +211,11 @@ const STOPPED: RequestError = RequestError::Unknown(OutcomeUnknown::Stopped);
 
 #[cfg(test)]
 mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::{Context, Wake};
+
     use tokio::task::yield_now;
 
     use super::*;
@@ -225,9 +248,54 @@ mod tests {
             assert_eq!(caller.await.unwrap(), Some(Ok(7)));
         }
         barriers.ready().await;
+        barriers.ended_while_callers_wait().await;
         assert!(!late.is_finished());
         barriers.begin().unwrap().complete(read(9));
         assert_eq!(late.await.unwrap(), Some(Ok(9)));
+        let no_caller_waits = pin!(barriers.ended_while_callers_wait());
+        assert!(no_caller_waits.poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+
+    /// A caller that joins as soon as it is woken waits for a barrier that may begin.
+    struct JoinsWhenWoken {
+        barriers: Arc<SharedBarriers>,
+        may_begin: AtomicBool,
+    }
+
+    impl Wake for JoinsWhenWoken {
+        fn wake(self: Arc<Self>) {
+            let may_begin = self.barriers.join().is_some_and(|joined| joined.may_begin);
+            self.may_begin.store(may_begin, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn callers_learn_the_result_when_the_next_barrier_may_begin() {
+        let barriers = Arc::new(SharedBarriers::default());
+        let group = barriers.join().unwrap().group;
+        let caller = JoinsWhenWoken { barriers: Arc::clone(&barriers), may_begin: false.into() };
+        let caller = Arc::new(caller);
+        let waker = Waker::from(Arc::clone(&caller));
+        let mut waits = pin!(group.wait());
+        assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        barriers.begin().unwrap().complete(read(4));
+        assert!(caller.may_begin.load(Ordering::Relaxed));
+        assert_eq!(barriers.begin().unwrap().count(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_request_counts_only_if_its_barrier_may_begin() {
+        let (barriers, arrivals) = (Arc::new(SharedBarriers::default()), Arrivals::default());
+        arrivals.wait_for(1);
+        let mut first = pin!(barriers.wait(&arrivals));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(first.as_mut().poll(&mut context).is_pending());
+        assert!(pin!(arrivals.ready()).poll(&mut context).is_ready());
+        let begun = barriers.begin().unwrap();
+        arrivals.wait_for(1);
+        assert!(pin!(barriers.wait(&arrivals)).poll(&mut context).is_pending());
+        assert!(pin!(arrivals.ready()).poll(&mut context).is_pending());
+        begun.complete(read(1));
     }
 
     #[tokio::test]

@@ -85,12 +85,13 @@ impl Member {
         self.shared.arrivals.wait_for(missing.unwrap_or(0));
         // The next batch waits for the quorum first, and then for the own disk.
         let without_saves = BatchesInProgress { saves: 0, ..in_progress };
-        let quorum_waits = in_progress.is_committing && now < pace.next_check(without_saves);
+        let quorum_waits =
+            in_progress.is_committing && now < pace.next_check(without_saves, waiting);
         let awaited = self.awaited(waits && !gathers && !quorum_waits || !peers, !gathers);
         let check = waits.then(|| match awaited {
             _ if gathers => self.state.pace.gathers_until(),
-            QuietKinds { saves: true, .. } => self.state.pace.next_check(in_progress),
-            QuietKinds { saves: false, .. } => self.state.pace.next_check(without_saves),
+            QuietKinds { saves: true, .. } => self.state.pace.next_check(in_progress, waiting),
+            QuietKinds { saves: false, .. } => self.state.pace.next_check(without_saves, waiting),
         });
         let reads = (!self.state.forwarded.reads.is_empty()).then(|| self.state.pace.reads_due());
         let wake_at = check.into_iter().chain(reads).chain(self.state.delayed.next_due()).min();
@@ -103,6 +104,7 @@ impl Member {
             _ = mailbox.clients.recv_many(&mut state.requests, REQUESTS_PER_TURN), if clients => {}
             () = self.barriers.0.ready(), if clients => {}
             () = self.shared.arrivals.ready(), if gathers => {}
+            () = self.barriers.0.ended_while_callers_wait(), if gathers => {}
             () = self.clock.changed() => {}
             () = self.timer.wait_until(wake_at) => {}
         }
@@ -146,7 +148,7 @@ impl Member {
 
     /// How long requests are gathered, if a message waits for a save in progress.
     pub(super) fn gathers_for_save(&self) -> Option<Duration> {
-        let gathers = self.state.pace.gather_time();
+        let gathers = self.state.pace.gather_time_of_messages(Instant::now());
         (!gathers.is_zero() && self.driver.messages_wait_for_saves()).then_some(gathers)
     }
 
