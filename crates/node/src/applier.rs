@@ -304,6 +304,8 @@ impl<M: Machine> Applier<M> {
     fn prepare<'a>(&mut self, entries: impl Iterator<Item = &'a Entry>) {
         let mut commands = [(0, &[][..]); PREPARED_AT_ONCE];
         let mut count = 0;
+        let done = self.applied.max(self.resumed);
+        let entries = entries.filter(|entry| entry.id.index > done);
         let logged = entries.filter_map(|entry| match &entry.payload {
             Payload::Command(logged) => Some((entry.id.index, CommandId::command_of(logged)?)),
             Payload::Change(_) => None,

@@ -108,6 +108,7 @@ fn entries_up_to_the_resumed_index_do_not_run_again() {
     let _ = applier.apply(&commands(2..=7)).unwrap();
     assert_eq!((applier.applied(), applier.resumed()), (7, 5));
     assert_eq!(applier.machine().ran, [6, 7]);
+    assert_eq!(applier.machine().prepared, [6, 7]);
     // That the others ran is known, though it was not seen.
     assert!((2..=7).all(|number| applier.dedup().has_run(command_id(1, number))));
 }

@@ -78,6 +78,11 @@ impl Machine for ResumedKv {
         Machine::save(&mut self.kv)
     }
 
+    fn prepare(&mut self, commands: &[(u64, &[u8])]) {
+        assert!(commands.iter().all(|(index, _)| *index > self.kv.applied()));
+        Machine::prepare(&mut self.kv, commands);
+    }
+
     fn apply(&mut self, index: u64, command: &Bytes) -> Result<Bytes, MachineError> {
         assert!(index > self.kv.applied(), "command {index} runs again");
         Machine::apply(&mut self.kv, index, command)
