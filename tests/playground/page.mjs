@@ -34,6 +34,11 @@ page.setDefaultTimeout(60000);
 const stage = (name) => page.locator(`[data-stage=${name}]`);
 const text = (name, part) => stage(name).locator(part).innerText();
 const ready = () => page.waitForSelector("body[data-ready=yes]");
+// The stories of a preset are played in a worker.
+async function choose(id) {
+  await page.selectOption("#preset", id);
+  await page.waitForSelector("#stages[aria-busy=false]");
+}
 async function shot(name) {
   if (!screenshots) return;
   mkdirSync(screenshots, { recursive: true });
@@ -47,9 +52,8 @@ assert.deepEqual(ids, ["example_1", "example_2", "example_3", "example_4", "prob
 
 // Each preset: stuck and live, side by side.
 for (const id of ids) {
-  await page.selectOption("#preset", id);
-  await page.waitForFunction((id) => location.hash.length > 1 && document.querySelector("#preset").value === id
-    && document.querySelector("[data-stage=on] .verdict").classList.contains("live"), id);
+  await choose(id);
+  assert.equal(await page.locator("#preset").inputValue(), id);
   assert.match(await text("off", ".verdict"), /no leader/, id);
   assert.match(await text("on", ".verdict"), /m\d leads term \d/, id);
   assert.match(await text("off", ".command"), /expect no leader within 500 ticks/, id);
@@ -58,7 +62,7 @@ for (const id of ids) {
 }
 
 // Rewind and step: the same state at the same position.
-await page.selectOption("#preset", "example_1");
+await choose("example_1");
 const lanes = () => stage("on").locator(".lanes").innerHTML();
 await stage("on").locator("[data-act=first]").click();
 const states = [];

@@ -236,7 +236,7 @@ function entry(entry) {
 // --- The page ----------------------------------------------------------------------------------
 
 const stages = [new Stage("off", save), new Stage("on", save)];
-let presets = [], restoring = false;
+let presets = [], restoring = false, shows = 0;
 
 function save() {
   if (restoring) return;
@@ -252,6 +252,8 @@ async function show(id, state = {}) {
   const preset = presets.find((one) => one.id === id) ?? presets[0];
   byId("preset").value = preset.id;
   restoring = true;
+  const turn = (shows += 1);
+  byId("stages").setAttribute("aria-busy", "true");
   await Promise.all(stages.map((stage) => {
     const is = stage.name === "off" ? "without" : "with";
     stage.stop();
@@ -261,7 +263,10 @@ async function show(id, state = {}) {
     const { text, at } = state[stage.name] ?? {};
     return stage.setStory(text ?? stage.original, at ?? Infinity, true);
   }));
+  // Another preset may have been chosen in the meantime.
+  if (turn !== shows) return;
   restoring = false;
+  byId("stages").setAttribute("aria-busy", "false");
   save();
 }
 
