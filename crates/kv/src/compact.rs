@@ -8,7 +8,6 @@ use crate::command::{Command, Compact};
 use crate::error::KvError;
 use crate::machine::{CommandError, Kv};
 use crate::reply::KvOutcome;
-use crate::revision::RowKey;
 use crate::table::{Table, TableError};
 
 /// Keys and rows that the compaction command itself visits, and each later
@@ -88,7 +87,9 @@ impl<T: Table> Kv<T> {
         let compact = self.state.compact_revision;
         let (removed, next) = self.state.index.compact(&from, compact, work_max);
         for row in removed {
-            self.remove_row(RowKey::revision(row.at()), row.bytes())?;
+            self.remove_row(row.key(), row.bytes())?;
+            // Rows of the same block may be read from a file, to be written again without this one.
+            (self.progress)();
         }
         let again = next.is_none() && std::mem::take(&mut self.state.compacts_again);
         self.state.compacting_from = if again { Some(Box::default()) } else { next };

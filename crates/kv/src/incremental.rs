@@ -20,7 +20,7 @@ use crate::table::{Table, TableError};
 pub struct ReadLimits {
     /// Stop after visiting this many keys, deleted ones included.
     pub keys_max: usize,
-    /// Stop after this many bytes of values.
+    /// Stop after this many bytes of values. A value that is read from a file counts as 16 KiB more.
     pub bytes_max: usize,
 }
 

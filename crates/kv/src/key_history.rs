@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::revision::Revision;
+use crate::revision::{Revision, RowKey};
 
 /// The revisions of one key that are not compacted. etcd calls the revisions between two
 /// tombstones a generation.
@@ -47,6 +47,10 @@ impl VersionRow {
 
     pub(crate) fn at(&self) -> Revision {
         Revision { main: self.main, sub: self.sub }
+    }
+
+    pub(crate) fn key(&self) -> RowKey {
+        RowKey::revision(self.at())
     }
 
     /// How many bytes the row counts towards the quota.

@@ -7,11 +7,12 @@ use bytes::Bytes;
 use crate::check;
 use crate::command::{Range, SortOrder, SortTarget, Txn, TxnOperation};
 use crate::error::KvError;
+use crate::incremental::ReadLimits;
 use crate::index::{KeyFinder, ScanEnd};
 use crate::key_history::{SeenVersion, VersionRow};
 use crate::machine::{CommandError, Kv};
 use crate::reply::{KeyValue, RangeOutcome};
-use crate::revision::{RowKey, RowWrite, read_row};
+use crate::revision::{RowWrite, read_row};
 use crate::table::{Table, TableError};
 
 /// A range that is being read.
@@ -69,6 +70,9 @@ impl RangeRead {
 /// So many keys are looked up at once.
 const SINGLE_KEYS_MAX: usize = 128;
 
+/// What a step may read is limited in bytes. A row in a file takes as much time as so many.
+const FILE_READ_BYTES: usize = 16 << 10;
+
 /// The memory that a key of a response takes besides its key and value.
 const KEY_OVERHEAD_BYTES: usize = size_of::<KeyValue>();
 
@@ -99,7 +103,11 @@ impl<T: Table> Kv<T> {
                 match self.read_version(seen.row) {
                     Ok(kv) => {
                         read.found.count += 1;
-                        *bytes = bytes.saturating_sub(kv.value.len());
+                        let from_file = match self.table.is_in_file(seen.row.key()) {
+                            true => FILE_READ_BYTES,
+                            false => 0,
+                        };
+                        *bytes = bytes.saturating_sub(kv.value.len() + from_file);
                         read.collect(kv);
                         ControlFlow::Continue(())
                     }
@@ -222,9 +230,13 @@ impl<T: Table> Kv<T> {
 
     pub(crate) fn read_range_at(&self, range: Range, at: i64) -> Result<RangeOutcome, TableError> {
         let mut read = RangeRead::new(range, at);
-        let (mut work, mut bytes) = (usize::MAX, usize::MAX);
-        while !self.continue_range(&mut read, &mut work, &mut bytes)? {}
-        Ok(read.take())
+        loop {
+            let ReadLimits { keys_max: mut work, bytes_max: mut bytes } = ReadLimits::default();
+            if self.continue_range(&mut read, &mut work, &mut bytes)? {
+                return Ok(read.take());
+            }
+            (self.progress)();
+        }
     }
 
     /// The revision to read at; 0 and less mean the current one.
@@ -247,7 +259,7 @@ impl<T: Table> Kv<T> {
 
     /// The row of a put.
     pub(crate) fn read_version(&self, row: VersionRow) -> Result<KeyValue, TableError> {
-        let (at, row_key) = (row.at(), RowKey::revision(row.at()));
+        let (at, row_key) = (row.at(), row.key());
         let row = self.table.get(row_key)?.ok_or(TableError::MissingRow(row_key))?;
         match read_row(at, row) {
             Some(RowWrite::Put(kv)) => Ok(kv),

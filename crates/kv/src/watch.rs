@@ -70,7 +70,7 @@ pub struct PollLimits {
     pub events_max: usize,
     /// Stop after this many bytes of events.
     pub bytes_max: usize,
-    /// Stop after this many rows of history, whether or not they match.
+    /// Stop after this many rows of history, whether or not they match. They may be read from a file.
     pub rows_max: usize,
 }
 
@@ -96,7 +96,7 @@ impl PollLimits {
 
 impl Default for PollLimits {
     fn default() -> Self {
-        Self { events_max: 1_000, bytes_max: 1 << 20, rows_max: 10_000 }
+        Self { events_max: 1_000, bytes_max: 1 << 20, rows_max: 2_000 }
     }
 }
 

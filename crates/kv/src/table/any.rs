@@ -61,6 +61,10 @@ impl RowReader for AnyTable {
         either!(self, table => table.get(key))
     }
 
+    fn is_in_file(&self, key: RowKey) -> bool {
+        either!(self, table => table.is_in_file(key))
+    }
+
     fn scan(
         &self,
         from: RowKey,
@@ -74,6 +78,10 @@ impl RowReader for AnyTable {
 impl RowReader for AnyView {
     fn get(&self, key: RowKey) -> Result<Option<Bytes>, TableError> {
         either!(self, view => view.get(key))
+    }
+
+    fn is_in_file(&self, key: RowKey) -> bool {
+        either!(self, view => view.is_in_file(key))
     }
 
     fn scan(

@@ -23,11 +23,19 @@ pub(super) struct FileSpace {
 const PAGE_BYTES: u64 = 4 << 10;
 
 impl FileSpace {
+    /// Whether an extent for this many bytes is only at the end of the file.
+    pub(super) fn needs_growth(&self, bytes: u64) -> bool {
+        self.smallest_unused(in_pages(bytes)).is_none()
+    }
+
+    fn smallest_unused(&self, length: u64) -> Option<(u64, u64)> {
+        self.by_length.range((length, 0)..).next().copied()
+    }
+
     /// An extent for this many bytes, in whole pages.
     pub(super) fn allocate(&mut self, bytes: u64) -> Extent {
-        let length = bytes.max(1).next_multiple_of(PAGE_BYTES);
-        let unused = self.by_length.range((length, 0)..).next().copied();
-        let Some((unused_length, start)) = unused else {
+        let length = in_pages(bytes);
+        let Some((unused_length, start)) = self.smallest_unused(length) else {
             let start = self.end;
             self.end += length;
             return Extent { start, length };
@@ -71,6 +79,10 @@ impl FileSpace {
     }
 }
 
+fn in_pages(bytes: u64) -> u64 {
+    bytes.max(1).next_multiple_of(PAGE_BYTES)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,7 +97,9 @@ mod tests {
             number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(12_345);
             if number >> 60 & 1 == 0 || used.is_empty() {
                 let bytes = number >> 40 & 0xffff;
+                let (end, grows) = (space.end, space.needs_growth(bytes));
                 let extent = space.allocate(bytes);
+                assert_eq!(grows, space.end > end);
                 assert!(extent.length >= bytes && extent.start + extent.length <= space.end);
                 let overlaps = |other: &&Extent| {
                     extent.start < other.start + other.length

@@ -59,6 +59,12 @@ impl Blocks {
         block.get(key, ((key.0 - first.0) >> 32) as usize)
     }
 
+    fn is_in_file(&self, key: RowKey) -> bool {
+        let is_used = file_of(self.file.as_ref(), key).is_some_and(RowFile::is_used);
+        let block = || self.by_key.range(..=key).next_back();
+        is_used && block().is_some_and(|(_, block)| block.is_in_file())
+    }
+
     fn put(&mut self, key: RowKey, row: RowParts<'_>) -> Result<(), TableError> {
         let file = file_of(self.file.as_ref(), key);
         // Most writes come after all others: no search.
@@ -201,6 +207,10 @@ impl RowReader for MemoryTable {
         self.rows.get(key)
     }
 
+    fn is_in_file(&self, key: RowKey) -> bool {
+        self.rows.is_in_file(key)
+    }
+
     fn scan(
         &self,
         from: RowKey,
@@ -214,6 +224,10 @@ impl RowReader for MemoryTable {
 impl RowReader for MemoryView {
     fn get(&self, key: RowKey) -> Result<Option<Bytes>, TableError> {
         self.0.get(key)
+    }
+
+    fn is_in_file(&self, key: RowKey) -> bool {
+        self.0.is_in_file(key)
     }
 
     fn scan(

@@ -35,6 +35,11 @@ pub trait RowReader {
     /// The row with this key.
     fn get(&self, key: RowKey) -> Result<Option<Bytes>, TableError>;
 
+    /// Whether the row with this key is known to be in a file only, so that reading it may take long.
+    fn is_in_file(&self, _key: RowKey) -> bool {
+        false
+    }
+
     /// Visits the rows with `from <= key < to` in order, until `visit` breaks.
     fn scan(
         &self,

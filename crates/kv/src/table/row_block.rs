@@ -261,10 +261,10 @@ impl RowBlock {
     fn count_unused(&mut self, place: Option<RowPlace>) -> Result<(), TableError> {
         self.unused += place.map_or(0, |place| place.length as usize);
         let bytes = self.bytes.len();
-        let is_due = match &self.bytes {
+        let is_due = match self.is_in_file() {
             // Space in the file costs less than to read the rows and to write them again.
-            BlockBytes::Movable(closed) if closed.is_in_file() => self.unused * 4 > bytes * 3,
-            _ => self.unused * 2 > bytes,
+            true => self.unused * 4 > bytes * 3,
+            false => self.unused * 2 > bytes,
         };
         if is_due { self.rewrite() } else { Ok(()) }
     }
@@ -342,6 +342,10 @@ impl RowBlock {
             };
         }
         Ok(())
+    }
+
+    pub(super) fn is_in_file(&self) -> bool {
+        matches!(&self.bytes, BlockBytes::Movable(closed) if closed.is_in_file())
     }
 
     /// The age of the rows, if they may be moved to a file.

@@ -2,8 +2,12 @@
 //!
 //! A block of rows that is closed never changes its bytes. While they take more memory than allowed, a
 //! thread writes the bytes of the oldest blocks to the file and frees their memory. The file is
-//! an extension of memory: it has no name, it is never synced, and a crash loses it. Checksums of its contents
-//! stay in memory, so damaged and lost writes are detected.
+//! an extension of memory: it has no name, and a crash loses it. It is synced all the same, every few MiB, before
+//! memory is freed: the rows of a write that fails are still in memory then, and the syncs of the log, which
+//! share the file system, never wait for much. Checksums of its contents stay in memory, so damaged and lost
+//! writes are detected.
+//!
+//! The file does not grow while little of the disk is free: the log and snapshots need it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -36,10 +40,14 @@ pub type RowFileReport = Box<dyn Fn(Result<(), &io::Error>) + Send + Sync>;
 pub struct RowFileUsage {
     /// The bytes of rows in memory that may be moved to the file.
     pub memory_bytes: u64,
+    /// How many of them may stay there.
+    pub memory_bytes_max: u64,
     /// The bytes of rows in the file.
     pub file_bytes: u64,
-    /// Attempts to write that failed.
+    /// Attempts to write that failed, or that would have left too little of the disk free.
     pub failures: u64,
+    /// Reads that failed: the disk failed, or the rows are damaged.
+    pub read_failures: u64,
 }
 
 /// Ends the thread when the last table and the last handle are dropped.
@@ -52,8 +60,11 @@ struct RowFileState {
     retry_pause: Duration,
     report: RowFileReport,
     memory_bytes: AtomicU64,
+    /// Of these, what is written and not synced.
+    written_bytes: AtomicU64,
     file_bytes: AtomicU64,
     failures: AtomicU64,
+    read_failures: AtomicU64,
     work: Mutex<Work>,
     /// There may be work for the thread.
     wake: Condvar,
@@ -69,6 +80,8 @@ struct Work {
     added: u64,
     /// Parts of the file that are no longer used.
     freed: Vec<Extent>,
+    /// The rows exceeded their memory, and are moved until they are somewhat below it.
+    is_moving: bool,
     is_busy: bool,
     is_failing: bool,
     stopping: bool,
@@ -78,6 +91,22 @@ struct Work {
 enum Job {
     Free(Vec<Extent>),
     Write(MoveOrder, Weak<ClosedBytes>),
+    /// Of what is written.
+    Sync,
+}
+
+/// What the thread has in progress.
+#[derive(Default)]
+struct Mover {
+    space: FileSpace,
+    /// Bytes that are written to the file. They stay in memory until it is synced.
+    written: Vec<WrittenBytes>,
+}
+
+struct WrittenBytes {
+    closed: Arc<ClosedBytes>,
+    extent: Extent,
+    checksums: Box<[u32]>,
 }
 
 /// Which bytes are moved first: the age of their rows, then a number that no others have.
@@ -106,11 +135,20 @@ enum BytesState {
 const CHUNK_BYTES: usize = 1 << 10;
 /// The pause after a failed write.
 const RETRY_PAUSE: Duration = Duration::from_secs(10);
+/// The file is synced after so many bytes.
+const SYNC_BYTES: u64 = 4 << 20;
+/// The pause after a sync, unless the thread is far behind.
+const SYNC_PAUSE: Duration = Duration::from_millis(20);
+/// So much of the disk stays free for the log, besides the size of a snapshot of all rows.
+const FREE_BYTES_MIN: u64 = 256 << 20;
 
 /// A file, or in tests one that fails.
 pub(super) trait RowStorage: Send + Sync {
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    fn sync(&self) -> io::Result<()>;
+    /// How much of the disk is free.
+    fn free_bytes(&self) -> io::Result<u64>;
     /// Returns the space to the file system if that can be done.
     fn free(&self, extent: Extent);
     fn set_end(&self, end: u64);
@@ -123,6 +161,15 @@ impl RowStorage for File {
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.write_all_at(bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let disk = rustix::fs::fstatvfs(self)?;
+        Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
     }
 
     /// Without it the space is still used for other rows.
@@ -147,13 +194,10 @@ impl RowFile {
     /// A file with this name is replaced. From then on tables with the file keep up to `memory_bytes_max`
     /// bytes of closed blocks in memory, all of them together.
     pub fn create(path: &Path, memory_bytes_max: u64, report: RowFileReport) -> io::Result<Self> {
-        match fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        remove_if_exists(path)?;
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create_new(true).mode(0o600).open(path)?;
-        fs::remove_file(path)?;
+        remove_if_exists(path)?;
         Self::start(Box::new(file), memory_bytes_max, RETRY_PAUSE, report)
     }
 
@@ -169,8 +213,10 @@ impl RowFile {
             retry_pause,
             report,
             memory_bytes: AtomicU64::new(0),
+            written_bytes: AtomicU64::new(0),
             file_bytes: AtomicU64::new(0),
             failures: AtomicU64::new(0),
+            read_failures: AtomicU64::new(0),
             work: Mutex::default(),
             wake: Condvar::new(),
             rested: Condvar::new(),
@@ -184,12 +230,19 @@ impl RowFile {
     /// How much memory and disk the rows take.
     #[must_use]
     pub fn usage(&self) -> RowFileUsage {
-        let RowFileState { memory_bytes, file_bytes, failures, .. } = &*self.0.0;
+        let state = &*self.0.0;
         RowFileUsage {
-            memory_bytes: memory_bytes.load(Ordering::Relaxed),
-            file_bytes: file_bytes.load(Ordering::Relaxed),
-            failures: failures.load(Ordering::Relaxed),
+            memory_bytes: state.memory_bytes.load(Ordering::Relaxed),
+            memory_bytes_max: state.memory_bytes_max,
+            file_bytes: state.file_bytes.load(Ordering::Relaxed),
+            failures: state.failures.load(Ordering::Relaxed),
+            read_failures: state.read_failures.load(Ordering::Relaxed),
         }
+    }
+
+    /// Whether there are rows in the file.
+    pub(super) fn is_used(&self) -> bool {
+        self.0.0.file_bytes.load(Ordering::Relaxed) > 0
     }
 
     /// Waits until the rows that exceed the memory are in the file and unused space is free, or
@@ -197,7 +250,7 @@ impl RowFile {
     pub fn wait_until_written(&self) {
         let state = &*self.0.0;
         let is_working =
-            |work: &mut Work| !work.is_failing && (work.is_busy || state.has_work(work));
+            |work: &mut Work| !work.is_failing && (work.is_busy || state.update_work(work));
         drop(state.rested.wait_while(state.work(), is_working));
     }
 
@@ -205,6 +258,13 @@ impl RowFile {
     /// one, their rows are the newest.
     pub(super) fn add(&self, bytes: Bytes, age: Option<u64>) -> Arc<ClosedBytes> {
         self.0.0.add(bytes, age)
+    }
+}
+
+fn remove_if_exists(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -242,19 +302,29 @@ impl RowFileState {
         closed
     }
 
-    fn has_work(&self, work: &Work) -> bool {
-        let is_over = self.memory_bytes.load(Ordering::Relaxed) > self.memory_bytes_max;
-        !work.stopping && (!work.freed.is_empty() || is_over && !work.waiting.is_empty())
+    /// Whether there is work. Rows are moved until an eighth of their memory is free, so that the file is
+    /// synced after many of them.
+    fn update_work(&self, work: &mut Work) -> bool {
+        let bytes = self.memory_bytes.load(Ordering::Relaxed);
+        let bytes = bytes.saturating_sub(self.written_bytes.load(Ordering::Relaxed));
+        let max = self.memory_bytes_max;
+        let spare = SYNC_BYTES.min(max / 8);
+        work.is_moving = bytes > max || work.is_moving && bytes > max - spare;
+        let may_move = work.is_moving && !work.waiting.is_empty();
+        !work.stopping && (!work.freed.is_empty() || may_move)
     }
 
     /// `None` when the thread has to end.
-    fn next_job(&self) -> Option<Job> {
+    fn next_job(&self, must_sync: bool) -> Option<Job> {
         let mut work = self.work();
-        work.is_busy = false;
-        if !self.has_work(&work) {
+        if !self.update_work(&mut work) && !work.stopping {
+            if must_sync {
+                return Some(Job::Sync);
+            }
+            work.is_busy = false;
             self.rested.notify_all();
         }
-        let is_idle = |work: &mut Work| !work.stopping && !self.has_work(work);
+        let is_idle = |work: &mut Work| !work.stopping && !self.update_work(work);
         let mut work = self.wake.wait_while(work, is_idle).unwrap_or_else(PoisonError::into_inner);
         if work.stopping {
             return None;
@@ -268,22 +338,21 @@ impl RowFileState {
     }
 
     fn run(&self) {
-        let mut space = FileSpace::default();
-        while let Some(job) = self.next_job() {
-            match job {
-                Job::Free(freed) => freed.into_iter().for_each(|one| self.free(&mut space, one)),
-                Job::Write(order, block) => {
-                    // It was removed in the meantime otherwise.
-                    let Some(closed) = block.upgrade() else { continue };
-                    match self.move_to_file(&mut space, &closed) {
-                        Ok(()) => self.set_failing(None),
-                        Err(error) => {
-                            self.set_failing(Some(&error));
-                            drop(closed);
-                            self.pause(order, block);
-                        }
-                    }
+        let mut mover = Mover::default();
+        while let Some(job) = self.next_job(!mover.written.is_empty()) {
+            let moved = match job {
+                Job::Free(freed) => {
+                    freed.into_iter().for_each(|extent| self.free(&mut mover.space, extent));
+                    continue;
                 }
+                Job::Write(order, block) => self.write(&mut mover, order, &block),
+                Job::Sync => self.sync(&mut mover),
+            };
+            if let Err(error) = moved {
+                // Those before it may not have failed.
+                let _ = self.sync(&mut mover);
+                self.set_failing(Some(&error));
+                self.pause(self.retry_pause);
             }
         }
         self.rested.notify_all();
@@ -296,22 +365,81 @@ impl RowFileState {
         }
     }
 
-    fn move_to_file(&self, space: &mut FileSpace, closed: &ClosedBytes) -> io::Result<()> {
+    /// Writes bytes to the file, and syncs it after many of them. If it fails, they wait again.
+    fn write(
+        &self,
+        mover: &mut Mover,
+        order: MoveOrder,
+        block: &Weak<ClosedBytes>,
+    ) -> io::Result<()> {
+        // It was removed in the meantime otherwise.
+        let Some(closed) = block.upgrade() else { return Ok(()) };
         let bytes = match &*closed.state() {
             BytesState::Memory(bytes) => bytes.clone(),
             BytesState::File(..) => return Ok(()),
         };
+        let written = self.allocate(&mut mover.space, bytes.len() as u64).and_then(|extent| {
+            let written = self.storage.write(extent.start, &bytes);
+            written.inspect_err(|_| self.free(&mut mover.space, extent)).map(|()| extent)
+        });
+        let extent = match written {
+            Ok(extent) => extent,
+            Err(error) => {
+                self.work().waiting.insert(order, Arc::downgrade(&closed));
+                return Err(error);
+            }
+        };
         let checksums = bytes.chunks(CHUNK_BYTES).map(crc32c::crc32c).collect();
-        let extent = space.allocate(bytes.len() as u64);
-        if let Err(error) = self.storage.write(extent.start, &bytes) {
-            self.free(space, extent);
-            return Err(error);
+        mover.written.push(WrittenBytes { closed, extent, checksums });
+        let before = self.written_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        if before + (bytes.len() as u64) < SYNC_BYTES { Ok(()) } else { self.sync(mover) }
+    }
+
+    /// A part of the file that was unused, or at its end if the disk has room for it.
+    fn allocate(&self, space: &mut FileSpace, bytes: u64) -> io::Result<Extent> {
+        if space.needs_growth(bytes) {
+            let rows =
+                self.memory_bytes.load(Ordering::Relaxed) + self.file_bytes.load(Ordering::Relaxed);
+            let needed = FREE_BYTES_MIN + rows;
+            if self.storage.free_bytes()? < needed {
+                let text = format!(
+                    "less than {} MiB of the disk are free, which the log and snapshots need",
+                    needed >> 20
+                );
+                return Err(io::Error::new(io::ErrorKind::StorageFull, text));
+            }
         }
-        self.memory_bytes.fetch_sub(bytes.len() as u64, Ordering::Relaxed);
-        self.file_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        let mut state = closed.state.write().unwrap_or_else(PoisonError::into_inner);
-        *state = BytesState::File(extent, checksums);
-        Ok(())
+        Ok(space.allocate(bytes))
+    }
+
+    /// Makes sure that what is written can be read, and frees its memory.
+    fn sync(&self, mover: &mut Mover) -> io::Result<()> {
+        if mover.written.is_empty() {
+            return Ok(());
+        }
+        let synced = self.storage.sync();
+        for WrittenBytes { closed, extent, checksums } in mover.written.drain(..) {
+            let bytes = closed.length as u64;
+            self.written_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            if synced.is_ok() {
+                self.memory_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                self.file_bytes.fetch_add(bytes, Ordering::Relaxed);
+                let mut state = closed.state.write().unwrap_or_else(PoisonError::into_inner);
+                *state = BytesState::File(extent, checksums);
+            } else {
+                self.free(&mut mover.space, extent);
+                self.work().waiting.insert(closed.order, Arc::downgrade(&closed));
+            }
+        }
+        if synced.is_ok() {
+            self.set_failing(None);
+            let memory_bytes = self.memory_bytes.load(Ordering::Relaxed);
+            // A state that is loaded at once would exceed the memory by much.
+            if memory_bytes < 2 * self.memory_bytes_max {
+                self.pause(SYNC_PAUSE);
+            }
+        }
+        synced
     }
 
     fn set_failing(&self, error: Option<&io::Error>) {
@@ -324,15 +452,14 @@ impl RowFileState {
         }
     }
 
-    /// Puts a block back that could not be written, and waits.
-    fn pause(&self, order: MoveOrder, block: Weak<ClosedBytes>) {
-        let mut work = self.work();
-        if block.strong_count() > 0 {
-            work.waiting.insert(order, block);
+    /// Leaves the disk to others.
+    fn pause(&self, time: Duration) {
+        let work = self.work();
+        if work.is_failing {
+            self.rested.notify_all();
         }
-        self.rested.notify_all();
         let is_paused = |work: &mut Work| !work.stopping;
-        drop(self.wake.wait_timeout_while(work, self.retry_pause, is_paused));
+        drop(self.wake.wait_timeout_while(work, time, is_paused));
     }
 }
 
@@ -364,7 +491,10 @@ impl ClosedBytes {
         match &*self.state() {
             BytesState::Memory(bytes) => Ok((0, bytes.clone())),
             // They stay in the file, so the lock delays no writer.
-            BytesState::File(extent, checksums) => self.read_file(*extent, checksums, range),
+            BytesState::File(extent, checksums) => {
+                let read = self.read_file(*extent, checksums, range);
+                read.inspect_err(|_| _ = self.file.read_failures.fetch_add(1, Ordering::Relaxed))
+            }
         }
     }
 

@@ -214,6 +214,10 @@ fn rows(page: &mut MetricsPage, usage: RowFileUsage) {
     page.gauge("quorate_row_file_bytes", "Bytes of old rows in the file.", usage.file_bytes);
     let help = "Attempts to move rows to the file that failed. The rows stay in memory.";
     page.counter("quorate_row_file_failures_total", help, usage.failures);
+    let help = "Reads of rows in the file that failed.";
+    page.counter("quorate_row_file_read_failures_total", help, usage.read_failures);
+    let help = "Bytes of rows that may stay in memory (--row-memory-bytes).";
+    page.gauge("quorate_row_memory_limit_bytes", help, usage.memory_bytes_max);
 }
 
 fn auth(page: &mut MetricsPage, context: &ServiceContext) {
