@@ -5,7 +5,7 @@
 use quorate_kv::{
     Command, Compact, Compare, CompareOperator, CompareTarget, DeleteRange, IncrementalRead,
     KeyRange, KeyValue, Kv, KvCommandReply, KvError, KvOutcome, MemoryTable, Put, Query, Range,
-    ReadLimits, ReadStage, SortOrder, SortTarget, Txn, TxnOperation,
+    ReadLimits, ReadStage, RowFile, SortOrder, SortTarget, Txn, TxnOperation,
 };
 
 struct TestKv {
@@ -199,6 +199,28 @@ fn a_step_visits_deleted_keys_and_bytes_up_to_its_limits() {
         steps += 1;
     }
     assert!(steps >= 10, "{steps} steps for 11 values");
+}
+
+/// The lock of the store is held during a step, and each row in a file may take a read of the disk.
+#[test]
+fn a_step_reads_few_rows_from_a_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = RowFile::create(&directory.path().join("rows"), 0, Box::new(|_| {})).unwrap();
+    let kv = Kv::open(MemoryTable::with_file(file.clone())).unwrap();
+    let mut test = TestKv { kv, applied: 0 };
+    (0..1_000).for_each(|number| test.put(&format!("key {number:04}")));
+    file.wait_until_written();
+    let all = Query::Range(Range { keys: KeyRange::all(), ..Range::default() });
+    let mut read = start(&test.kv, &all).unwrap();
+    let mut steps = 0;
+    while read.stage() != ReadStage::Complete {
+        let _ = test.kv.continue_read(&mut read, ReadLimits::default()).unwrap().unwrap();
+        steps += 1;
+        // The rows of the last block are in memory, so that later steps may read more.
+        assert!(steps > 1 || read.keys_read() <= 64, "{} rows in the first step", read.keys_read());
+    }
+    assert!((8..20).contains(&steps), "{steps} steps for 1,000 rows");
+    assert_eq!(read.finish(), test.kv.query(&all).unwrap());
 }
 
 #[test]
