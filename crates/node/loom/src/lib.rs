@@ -4,6 +4,8 @@
 
 #![cfg(test)]
 
+#[path = "../../src/runtime/arrivals.rs"]
+mod arrivals;
 #[path = "../../src/runtime/batch_queue.rs"]
 mod batch_queue;
 #[path = "../../src/runtime/disk_use.rs"]
@@ -15,6 +17,7 @@ mod job_queue;
 mod sync {
     use std::task::{Poll, Waker};
 
+    pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
     pub(crate) use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
     pub(crate) use std::sync::PoisonError;
 
@@ -59,9 +62,10 @@ mod sync {
 mod tests {
     use loom::future::block_on;
     use loom::sync::Arc;
-    use loom::sync::atomic::{AtomicBool, Ordering};
+    use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use loom::thread;
 
+    use super::arrivals::Arrivals;
     use super::batch_queue::{BatchQueue, QuietKind, QuietKinds};
     use super::disk_use::DiskUses;
     use super::job_queue::JobQueue;
@@ -214,6 +218,35 @@ mod tests {
             assert!(!is_used.load(Ordering::Acquire));
             user.join().unwrap();
             other.join().unwrap();
+        });
+    }
+
+    /// A request that comes while the member counts those that wait is not overlooked: otherwise the member
+    /// sleeps although all have come, which loom reports as a deadlock.
+    #[test]
+    fn a_member_is_woken_by_requests_that_come_while_it_counts() {
+        loom::model(|| {
+            let arrivals = Arc::new(Arrivals::new());
+            let mailbox = Arc::new(AtomicUsize::new(0));
+            let clients: Vec<_> = (0..2)
+                .map(|_| {
+                    let (arrivals, mailbox) = (Arc::clone(&arrivals), Arc::clone(&mailbox));
+                    thread::spawn(move || {
+                        mailbox.fetch_add(1, Ordering::Relaxed);
+                        arrivals.on_request();
+                    })
+                })
+                .collect();
+            loop {
+                let so_far = arrivals.so_far();
+                let waiting = mailbox.load(Ordering::Relaxed);
+                arrivals.wait_for(so_far, 2 - waiting);
+                if waiting == 2 {
+                    break;
+                }
+                block_on(arrivals.ready());
+            }
+            clients.into_iter().for_each(|client| client.join().unwrap());
         });
     }
 }

@@ -1,71 +1,52 @@
 //! Wakes the member when as many requests have come as it waits for.
 //!
-//! While a member gathers requests, they do not wake it one by one. It says how many are missing.
+//! While a member gathers requests, they do not wake it one by one: it says which one it waits for. No
+//! request is overlooked that comes while the member counts those that are there.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use super::sync::{AtomicU64, Notify, Ordering, fence};
 
-use tokio::sync::Notify;
-
-/// Counts the requests that come while the member gathers them.
-#[derive(Default)]
+/// Counts requests.
 pub(crate) struct Arrivals {
-    /// Zero if the member does not wait for a number of requests.
-    missing: AtomicUsize,
+    so_far: AtomicU64,
+    /// The member waits for the request with this number; for none with zero.
+    awaited: AtomicU64,
     complete: Notify,
 }
 
 impl Arrivals {
+    pub(crate) fn new() -> Self {
+        let (so_far, awaited) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { so_far, awaited, complete: Notify::new() }
+    }
+
     /// A request has been put where the member finds it.
     pub(crate) fn on_request(&self) {
-        if self.missing.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        let one_less = |missing: usize| missing.checked_sub(1);
-        let before = self.missing.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_less);
-        if before == Ok(1) {
+        let number = self.so_far.fetch_add(1, Ordering::AcqRel) + 1;
+        // With the one in `wait_for`: either this thread sees the number that the member waits for, or the
+        // member sees that it has been reached.
+        fence(Ordering::SeqCst);
+        if number == self.awaited.load(Ordering::Relaxed) {
             self.complete.notify_one();
         }
     }
 
-    /// The member waits for so many requests; for none with zero. One that comes at this moment may not
-    /// be counted: the time to gather is limited.
-    pub(crate) fn wait_for(&self, missing: usize) {
-        self.missing.store(missing, Ordering::Release);
+    /// How many have come. The member reads it before it counts the requests that wait.
+    pub(crate) fn so_far(&self) -> u64 {
+        self.so_far.load(Ordering::Acquire)
+    }
+
+    /// The member waits for so many requests after the first `so_far`; for none with zero.
+    pub(crate) fn wait_for(&self, so_far: u64, missing: usize) {
+        let awaited = if missing == 0 { 0 } else { so_far + missing as u64 };
+        self.awaited.store(awaited, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if awaited > 0 && self.so_far() >= awaited {
+            self.complete.notify_one();
+        }
     }
 
     /// Returns when they may have come.
     pub(crate) async fn ready(&self) {
         self.complete.notified().await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::future::Future;
-    use std::pin::pin;
-    use std::task::{Context, Waker};
-
-    use super::*;
-
-    fn is_ready(arrivals: &Arrivals) -> bool {
-        pin!(arrivals.ready()).poll(&mut Context::from_waker(Waker::noop())).is_ready()
-    }
-
-    #[test]
-    fn the_member_is_woken_once_by_the_last_request_that_it_waits_for() {
-        let arrivals = Arrivals::default();
-        arrivals.on_request();
-        assert!(!is_ready(&arrivals), "it waits for none");
-        arrivals.wait_for(2);
-        arrivals.on_request();
-        assert!(!is_ready(&arrivals));
-        arrivals.on_request();
-        assert!(is_ready(&arrivals));
-        arrivals.on_request();
-        assert!(!is_ready(&arrivals));
-        arrivals.wait_for(3);
-        arrivals.wait_for(0);
-        arrivals.on_request();
-        assert!(!is_ready(&arrivals));
     }
 }

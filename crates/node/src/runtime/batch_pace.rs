@@ -56,10 +56,12 @@ impl BatchPace {
         if now < self.gathers_until() {
             (self.expected, self.early) = (requests.max(self.expected), self.early + 1);
         } else {
-            // Gathered to the end in vain: no more came than expected.
-            let in_vain = self.early == self.early_max && requests <= self.expected;
-            self.early_max =
-                if in_vain { (2 * self.early_max).min(EARLY_MAX) } else { EARLY_AT_FIRST };
+            if requests > self.expected {
+                self.early_max = EARLY_AT_FIRST;
+            } else if self.early >= self.early_max {
+                // Gathered to the end in vain.
+                self.early_max = (2 * self.early_max).min(EARLY_MAX);
+            }
             // A few may come alone before all others, when the batch before took long.
             (self.expected, self.early) = (requests.max(self.expected / 2), 0);
         }
@@ -282,6 +284,26 @@ mod tests {
             pace.begin(now, 2, 2);
         }
         assert_eq!(pace.enough(), Some(2));
+    }
+
+    /// It says nothing about how many clients there are.
+    #[test]
+    fn a_late_batch_without_more_requests_does_not_change_how_often_one_is_gathered_to_the_end() {
+        let gather = GatherTime::default();
+        gather.set(FEW_GATHERED);
+        let mut now = Instant::now();
+        let mut pace = BatchPace::new(now, gather);
+        pace.early_max = EARLY_MAX;
+        for requests in [20, 20, 3] {
+            pace.begin(now, 20, 20);
+            pace.early_max = EARLY_MAX;
+            now += FEW_GATHERED;
+            pace.begin(now, requests, requests);
+            assert_eq!(pace.early_max, EARLY_MAX);
+        }
+        now += FEW_GATHERED;
+        pace.begin(now, 21, 21);
+        assert_eq!(pace.early_max, EARLY_AT_FIRST, "there are more");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::thread;
 
+use super::arrivals::Arrivals;
 use super::batch_queue::{BatchQueue, QuietKind, QuietKinds};
 use super::disk_use::DiskUses;
 use super::job_queue::JobQueue;
@@ -116,4 +117,42 @@ fn a_cancel_waits_for_all_uses() {
     block_on(uses.cancel());
     users.into_iter().for_each(|user| user.join().unwrap());
     assert!(uses.begin_use().is_cancelled());
+}
+
+fn is_ready(arrivals: &Arrivals) -> bool {
+    let mut ready = Box::pin(arrivals.ready());
+    ready.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())).is_ready()
+}
+
+#[test]
+fn the_member_is_woken_once_by_the_last_request_that_it_waits_for() {
+    let arrivals = Arrivals::new();
+    arrivals.on_request();
+    assert!(!is_ready(&arrivals), "it waits for none");
+    arrivals.wait_for(arrivals.so_far(), 2);
+    arrivals.on_request();
+    assert!(!is_ready(&arrivals));
+    arrivals.on_request();
+    assert!(is_ready(&arrivals));
+    arrivals.on_request();
+    assert!(!is_ready(&arrivals));
+    arrivals.wait_for(arrivals.so_far(), 1);
+    arrivals.wait_for(arrivals.so_far(), 0);
+    arrivals.on_request();
+    assert!(!is_ready(&arrivals));
+}
+
+#[test]
+fn requests_count_that_come_before_the_member_has_said_how_many_it_waits_for() {
+    let arrivals = Arrivals::new();
+    let so_far = arrivals.so_far();
+    arrivals.on_request();
+    arrivals.wait_for(so_far, 2);
+    assert!(!is_ready(&arrivals));
+    arrivals.on_request();
+    assert!(is_ready(&arrivals));
+    let so_far = arrivals.so_far();
+    (0..3).for_each(|_| arrivals.on_request());
+    arrivals.wait_for(so_far, 2);
+    assert!(is_ready(&arrivals), "all have come");
 }

@@ -422,7 +422,7 @@ fn shared(config: &NodeConfig, driver: &Driver) -> SharedState {
         events: broadcast::Sender::new(EVENTS_KEPT),
         ended: watch::Sender::new(None),
         barriers: Arc::default(),
-        arrivals: Arrivals::default(),
+        arrivals: Arrivals::new(),
     }
 }
 

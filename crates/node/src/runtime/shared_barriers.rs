@@ -223,7 +223,7 @@ mod tests {
 
     fn caller(barriers: &Arc<SharedBarriers>) -> tokio::task::JoinHandle<Option<BarrierResult>> {
         let barriers = Arc::clone(barriers);
-        tokio::spawn(async move { barriers.wait(&Arrivals::default()).await })
+        tokio::spawn(async move { barriers.wait(&Arrivals::new()).await })
     }
 
     fn read(index: Index) -> RequestOutcome {
@@ -285,14 +285,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_counts_only_if_its_barrier_may_begin() {
-        let (barriers, arrivals) = (Arc::new(SharedBarriers::default()), Arrivals::default());
-        arrivals.wait_for(1);
+        let (barriers, arrivals) = (Arc::new(SharedBarriers::default()), Arrivals::new());
+        arrivals.wait_for(arrivals.so_far(), 1);
         let mut first = pin!(barriers.wait(&arrivals));
         let mut context = Context::from_waker(Waker::noop());
         assert!(first.as_mut().poll(&mut context).is_pending());
         assert!(pin!(arrivals.ready()).poll(&mut context).is_ready());
         let begun = barriers.begin().unwrap();
-        arrivals.wait_for(1);
+        arrivals.wait_for(arrivals.so_far(), 1);
         assert!(pin!(barriers.wait(&arrivals)).poll(&mut context).is_pending());
         assert!(pin!(arrivals.ready()).poll(&mut context).is_pending());
         begun.complete(read(1));
@@ -320,7 +320,7 @@ mod tests {
         drop((in_progress, member));
         assert_eq!(begun.await.unwrap(), Some(Err(STOPPED)));
         assert_eq!(waiting.await.unwrap(), Some(Err(STOPPED)));
-        assert_eq!(barriers.wait(&Arrivals::default()).await, None);
+        assert_eq!(barriers.wait(&Arrivals::new()).await, None);
     }
 
     #[tokio::test]

@@ -1,7 +1,8 @@
-//! The synchronization types of the runtime's own concurrent structures (`batch_queue`,
-//! `job_queue`, `disk_use`). `crates/node/loom` compiles these files against the types of
+//! The synchronization types of the runtime's own concurrent structures (`arrivals`,
+//! `batch_queue`, `job_queue`, `disk_use`). `crates/node/loom` compiles these files against the types of
 //! loom instead, and explores their interleavings: see `scripts/loom.sh`.
 
+pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
 pub(crate) use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use tokio::sync::Notify;

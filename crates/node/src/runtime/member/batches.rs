@@ -67,6 +67,7 @@ impl Member {
     pub(super) async fn receive_batch(&mut self) {
         let in_progress = self.batches_in_progress();
         let kept = self.kept_requests();
+        let so_far = self.shared.arrivals.so_far();
         let waiting = self.waiting_requests();
         // If no request is open, the machine does not report when it is done.
         let jobs = if self.driver.open_requests() == 0 { 0 } else { in_progress.jobs };
@@ -82,7 +83,7 @@ impl Member {
         let gathers = now < pace.gathers_until() && !pace.are_enough(waiting);
         let missing =
             pace.enough().filter(|_| gathers).map(|enough| enough.saturating_sub(waiting));
-        self.shared.arrivals.wait_for(missing.unwrap_or(0));
+        self.shared.arrivals.wait_for(so_far, missing.unwrap_or(0));
         // The next batch waits for the quorum first, and then for the own disk.
         let without_saves = BatchesInProgress { saves: 0, ..in_progress };
         let quorum_waits =
