@@ -330,7 +330,8 @@ impl Raft {
     }
 
     /// The leader's process may have ended. Other members will have noticed as well: they
-    /// campaign one after the other, and not before a live leader would have been heard.
+    /// campaign one after the other, the first one with the next tick. While the leader lives, members
+    /// that hear it refuse.
     /// Shown by scenarios/hint_lost_connection_elects_soon.txt,
     /// scenarios/hint_followers_campaign_in_turn.txt and
     /// scenarios/hint_highest_priority_campaigns_first.txt.
@@ -346,7 +347,7 @@ impl Raft {
             return Err(Dropped::NothingToDo);
         }
         self.set_leader(None);
-        self.timer.set_early_timeout(&self.config, self.place_in_row(peer));
+        self.timer.set_early_timeout(self.place_in_row(peer));
         Ok(Accepted::Done)
     }
 

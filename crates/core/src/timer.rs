@@ -53,11 +53,10 @@ impl Timer {
         self.early_timeout = None;
     }
 
-    /// Sets a short timeout, unless the normal one ends earlier. A live leader sends a heartbeat
-    /// within it. Members at different places in the row have time for a campaign between them.
-    pub(crate) fn set_early_timeout(&mut self, config: &Config, place: u32) {
-        let hears_leader = config.heartbeat_ticks.saturating_add(1);
-        let ticks = place.saturating_mul(2).saturating_add(hears_leader);
+    /// Sets a short timeout, unless the normal one ends earlier. Members at different places in the row
+    /// have time for a campaign between them.
+    pub(crate) fn set_early_timeout(&mut self, place: u32) {
+        let ticks = place.saturating_mul(2).saturating_add(1);
         self.early_timeout = Some(self.elapsed.saturating_add(ticks));
     }
 
