@@ -45,7 +45,6 @@ pub struct Host {
 }
 
 pub(crate) struct Parts {
-    tick: Duration,
     threads: RaftThreads,
     ticker: Ticker,
     gather: GatherTime,
@@ -138,7 +137,6 @@ impl Host {
             Ticker::start(tick, threads.are_own().then(|| gather.clone()))
         };
         let parts = Parts {
-            tick,
             threads,
             ticker,
             gather,
@@ -345,7 +343,7 @@ impl Parts {
             driver,
             boots,
             mailbox: Mailbox { clients, peers, done: Arc::clone(&done) },
-            clock: Clock::new(self.ticker.subscribe(), self.tick, counts_all),
+            clock: Clock::new(&self.ticker, counts_all),
             timer: WakeTimer::new(self.threads.are_own()),
             disk: disk.clone(),
             jobs,
