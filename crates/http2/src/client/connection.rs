@@ -31,7 +31,7 @@ pub struct UnaryConnection {
     input: Vec<u8>,
     /// A header block whose end is in later frames.
     partial: Option<UnfinishedBlock>,
-    output: Vec<u8>,
+    pub(super) output: Vec<u8>,
     /// How much of the output is sent.
     sent: usize,
     /// Frames in the output that answer frames of the server.
@@ -218,6 +218,10 @@ impl UnaryConnection {
             self.output.clear();
             self.output.shrink_to(OUTPUT_KEPT);
             (self.sent, self.answers) = (0, 0);
+        } else if self.sent >= OUTPUT_KEPT && self.sent > self.output.len() / 2 {
+            // Memory would grow without end if something always waits.
+            self.output.drain(..self.sent);
+            self.sent = 0;
         }
     }
 
@@ -608,6 +612,6 @@ const BLOCK_BYTES_MAX: usize = 64 << 10;
 const ANSWERS_MAX: usize = 10_000;
 /// Of the text of a GOAWAY.
 const TEXT_BYTES_MAX: usize = 256;
-/// Space that is kept for later calls.
+/// Space that is kept for later calls, and output that is sent and not freed yet.
 const OUTPUT_KEPT: usize = 256 << 10;
 const SPARE_BYTES_MAX: usize = 64 << 10;

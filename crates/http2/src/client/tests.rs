@@ -400,6 +400,38 @@ fn a_server_cannot_make_the_client_hold_many_answers() {
     assert!(received(&mut connection, &pings).unwrap_err().contains("reads no answers"));
 }
 
+/// Memory is bounded by what is not sent yet, even if something always waits.
+#[test]
+fn sent_output_is_freed_before_all_is_sent() {
+    let mut connection = connection();
+    received(&mut connection, &window_update(0, 1 << 30)).unwrap();
+    for tag in 0..2_000 {
+        start(&mut connection, tag, &[b'v'; 10_000]);
+        let unsent = connection.output().len();
+        connection.sent(unsent - 1);
+    }
+    assert_eq!(connection.output().len(), 1);
+    assert!(connection.output.len() < 1 << 20, "{} bytes", connection.output.len());
+}
+
+#[test]
+fn output_is_sent_once_and_in_order() {
+    let mut connection = connection();
+    received(&mut connection, &window_update(0, 1 << 30)).unwrap();
+    let (mut expected, mut sent) = (Vec::new(), Vec::new());
+    for number in 0..500 {
+        let before = connection.output().len();
+        start(&mut connection, number, &[number as u8; 3_000]);
+        let output = connection.output();
+        expected.extend_from_slice(&output[before..]);
+        let bytes = output.len().saturating_sub(number as usize * 7_919 % 200_000);
+        sent.extend_from_slice(&output[..bytes]);
+        connection.sent(bytes);
+    }
+    sent.extend_from_slice(connection.output());
+    assert!(sent == expected);
+}
+
 /// Bytes that are almost frames: there is no panic, whatever they are.
 #[test]
 fn random_bytes_are_survived() {
