@@ -34,8 +34,8 @@ pub struct UnaryConnection {
     pub(super) output: Vec<u8>,
     /// How much of the output is sent.
     sent: usize,
-    /// Frames in the output that answer frames of the server.
-    answers: usize,
+    /// Of the output that is not sent, so much at least answers frames of the server.
+    answer_bytes: usize,
     goaway: Option<Goaway>,
     spare: Vec<u8>,
 }
@@ -121,7 +121,7 @@ impl UnaryConnection {
             partial: None,
             output,
             sent: 0,
-            answers: 0,
+            answer_bytes: 0,
             goaway: None,
             spare: Vec::new(),
         }
@@ -214,10 +214,12 @@ impl UnaryConnection {
     /// So much of the output was sent.
     pub fn sent(&mut self, bytes: usize) {
         self.sent += bytes;
+        // As if answers were sent before requests: never too many are counted.
+        self.answer_bytes = self.answer_bytes.saturating_sub(bytes);
         if self.sent >= self.output.len() {
             self.output.clear();
             self.output.shrink_to(OUTPUT_KEPT);
-            (self.sent, self.answers) = (0, 0);
+            self.sent = 0;
         } else if self.sent >= OUTPUT_KEPT && self.sent > self.output.len() / 2 {
             // Memory would grow without end if something always waits.
             self.output.drain(..self.sent);
@@ -258,7 +260,7 @@ impl UnaryConnection {
             }
             let Some((payload, next)) = after.split_at_checked(head.length) else { break };
             self.frame(head, payload, ended)?;
-            if self.answers > ANSWERS_MAX {
+            if self.answer_bytes > ANSWER_BYTES_MAX {
                 let text = "the server sends many frames and reads no answers";
                 return Err(ConnectionError::new(Reason::ENHANCE_YOUR_CALM, text));
             }
@@ -322,7 +324,7 @@ impl UnaryConnection {
                 };
                 if !head.has(flag::ACK) {
                     frame::put_ping(&mut self.output, flag::ACK, content);
-                    self.answers += 1;
+                    self.answer_bytes += HEAD_BYTES + content.len();
                 }
                 Ok(())
             }
@@ -474,7 +476,7 @@ impl UnaryConnection {
             }
         }
         frame::put_head(&mut self.output, 0, kind::SETTINGS, flag::ACK, 0);
-        self.answers += 1;
+        self.answer_bytes += HEAD_BYTES;
         self.send_blocked();
         Ok(())
     }
@@ -608,8 +610,8 @@ const STREAM_WINDOW: i64 = 8 << 20;
 const CONNECTION_WINDOW: i64 = 256 << 20;
 /// The longest header block in several frames.
 const BLOCK_BYTES_MAX: usize = 64 << 10;
-/// Answers to the server's frames that may wait to be sent.
-const ANSWERS_MAX: usize = 10_000;
+/// Answers to the server's frames that may wait to be sent: ten thousand.
+const ANSWER_BYTES_MAX: usize = 170 << 10;
 /// Of the text of a GOAWAY.
 const TEXT_BYTES_MAX: usize = 256;
 /// Space that is kept for later calls, and output that is sent and not freed yet.

@@ -400,6 +400,16 @@ fn a_server_cannot_make_the_client_hold_many_answers() {
     assert!(received(&mut connection, &pings).unwrap_err().contains("reads no answers"));
 }
 
+#[test]
+fn answers_that_the_server_has_read_do_not_count() {
+    let mut connection = connection();
+    let pings = raw(kind::PING, 0, 0, &[0; 8]).repeat(5_000);
+    for _ in 0..10 {
+        received(&mut connection, &pings).unwrap();
+        connection.sent(connection.output().len() - 1);
+    }
+}
+
 /// Memory is bounded by what is not sent yet, even if something always waits.
 #[test]
 fn sent_output_is_freed_before_all_is_sent() {
