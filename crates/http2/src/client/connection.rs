@@ -22,8 +22,8 @@ pub struct UnaryConnection {
     reply_heads: ReplyHeads,
     calls: HashMap<u32, PendingCall, StreamIdHash>,
     next_id: u32,
-    /// Calls whose request does not fit into the windows, the first to be sent first.
-    blocked: VecDeque<u32>,
+    /// Open calls whose request does not fit into the windows, the first to be sent first.
+    pub(super) blocked: VecDeque<u32>,
     server: ServerLimits,
     /// What the server may still send before it is told that it may send more.
     receive_window: i64,
@@ -201,9 +201,18 @@ impl UnaryConnection {
 
     /// Ends a call without a reply. Its end is not reported.
     pub fn cancel(&mut self, CallId(id): CallId) {
-        if self.calls.remove(&id).is_some() {
+        if self.remove(id).is_some() {
             frame::put_reset(&mut self.output, id, Reason::CANCEL);
         }
+    }
+
+    /// Removes a call, also from those that wait for a window.
+    fn remove(&mut self, id: u32) -> Option<PendingCall> {
+        let call = self.calls.remove(&id)?;
+        if !call.unsent.is_empty() {
+            self.blocked.retain(|blocked| *blocked != id);
+        }
+        Some(call)
     }
 
     /// What has to be sent.
@@ -312,7 +321,7 @@ impl UnaryConnection {
             kind::CONTINUATION => self.continuation(head, payload, ended),
             kind::RST_STREAM => {
                 let reason = Reason(four_bytes(payload)?);
-                if let Some(call) = self.calls.remove(&head.stream) {
+                if let Some(call) = self.remove(head.stream) {
                     ended(call.tag, CallEnd::Reset(reason));
                 }
                 Ok(())
@@ -421,7 +430,7 @@ impl UnaryConnection {
         trailers: Option<Arc<ReplyFields>>,
         ended: &mut impl FnMut(u32, CallEnd<'_>),
     ) {
-        let Some(mut call) = self.calls.remove(&stream) else { return };
+        let Some(mut call) = self.remove(stream) else { return };
         if !call.unsent.is_empty() {
             frame::put_reset(&mut self.output, stream, Reason::CANCEL);
         }
@@ -441,7 +450,7 @@ impl UnaryConnection {
 
     /// Ends a call whose reply makes no sense.
     fn abort(&mut self, stream: u32, text: &'static str, ended: &mut impl FnMut(u32, CallEnd<'_>)) {
-        if let Some(call) = self.calls.remove(&stream) {
+        if let Some(call) = self.remove(stream) {
             frame::put_reset(&mut self.output, stream, Reason::CANCEL);
             ended(call.tag, CallEnd::Malformed(text));
         }
@@ -533,6 +542,7 @@ impl UnaryConnection {
             }
             *id <= last
         });
+        self.blocked.retain(|id| *id <= last);
         Ok(())
     }
 

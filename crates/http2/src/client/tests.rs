@@ -301,6 +301,27 @@ fn requests_stay_within_the_windows() {
     assert_eq!(received(&mut connection, &bytes.concat()).unwrap().len(), 4);
 }
 
+/// Calls that have ended while no window was left.
+#[test]
+fn calls_that_have_ended_do_not_wait_for_the_window() {
+    let mut connection = connection();
+    start(&mut connection, 0, &vec![b'v'; 100_000]);
+    let mut reset = Vec::new();
+    let cancelled = start(&mut connection, 1, b"");
+    start_all(&mut connection, 4, b"");
+    assert_eq!(connection.blocked.len(), 6);
+    connection.cancel(cancelled);
+    frame::put_reset(&mut reset, 5, Reason::REFUSED_STREAM);
+    let refused = [head(7), trailers(7, &[("grpc-status", "8")])];
+    let ends = [reset, refused.concat(), data(9, b"malformed")].concat();
+    assert_eq!(received(&mut connection, &ends).unwrap().len(), 3);
+    assert_eq!(connection.blocked, [1, 11]);
+    let mut goaway = Vec::new();
+    frame::put_goaway(&mut goaway, 1, Reason::NO_ERROR, "");
+    received(&mut connection, &goaway).unwrap();
+    assert_eq!((connection.open_calls(), &connection.blocked), (1, &[1].into()));
+}
+
 #[test]
 fn a_reply_before_the_whole_request_resets_the_stream() {
     let mut connection = connection();
