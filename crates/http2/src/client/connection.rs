@@ -382,13 +382,15 @@ impl UnaryConnection {
         let Some(mut partial) = self.partial.take().filter(|it| it.stream == head.stream) else {
             return Err(ConnectionError::protocol("CONTINUATION of another stream"));
         };
-        // An empty frame would cost the server nothing: the limit holds for those as well.
-        if payload.is_empty() || partial.block.len() + payload.len() > BLOCK_BYTES_MAX {
+        let is_last = head.has(flag::END_HEADERS);
+        let is_idle = payload.is_empty() && !is_last;
+        // There could be any number of frames without bytes.
+        if is_idle || partial.block.len() + payload.len() > BLOCK_BYTES_MAX {
             let text = "a header block has too many bytes or empty frames";
             return Err(ConnectionError::new(Reason::ENHANCE_YOUR_CALM, text));
         }
         partial.block.extend_from_slice(payload);
-        if head.has(flag::END_HEADERS) {
+        if is_last {
             return self.headers(partial.stream, partial.flags, &partial.block, ended);
         }
         self.partial = Some(partial);

@@ -167,6 +167,20 @@ fn padding_priorities_and_continuations_are_removed() {
     assert_eq!(received(&mut connection, &bytes.concat()).unwrap(), ["0: message"]);
 }
 
+/// Legal, and it ends the block.
+#[test]
+fn an_empty_last_continuation_ends_its_block() {
+    let mut connection = connection();
+    start(&mut connection, 0, b"");
+    let bytes = [
+        raw(kind::HEADERS, 0, 1, &[0x88]),
+        raw(kind::CONTINUATION, flag::END_HEADERS, 1, b""),
+        data(1, b"x"),
+        trailers(1, &[("grpc-status", "0")]),
+    ];
+    assert_eq!(received(&mut connection, &bytes.concat()).unwrap(), ["0: x"]);
+}
+
 /// As Go's server sends it: fields with Huffman codes that are inserted into the table, and then
 /// named.
 #[test]
