@@ -148,6 +148,23 @@ fn refusals_are_in_heads_or_in_trailers() {
     assert_eq!(ends, ["0: 200 7 no", "1: 200 7 no", "2: 404 - -", "3: 200 - -"]);
 }
 
+/// Malformed, but never a success that the text of the refusal contradicts.
+#[test]
+fn the_first_of_several_statuses_decides() {
+    let mut connection = connection();
+    start_all(&mut connection, 3, b"");
+    let both = [("grpc-status", "5"), ("grpc-status", "0")];
+    let two_heads = [&[0x8d, 0x88][..], &trailers_block(&[("grpc-status", "0")])].concat();
+    let ok = [("grpc-status", "0"), ("grpc-status", "5")];
+    let bytes = [
+        [head(1), data(1, b""), trailers(1, &both)].concat(),
+        raw(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 3, &two_heads),
+        [head(5), data(5, b"x"), trailers(5, &ok)].concat(),
+    ];
+    let ends = received(&mut connection, &bytes.concat()).unwrap();
+    assert_eq!(ends, ["0: 200 5 -", "1: 404 0 -", "2: x"]);
+}
+
 #[test]
 fn padding_priorities_and_continuations_are_removed() {
     let mut connection = connection();
