@@ -467,6 +467,7 @@ impl UnaryConnection {
             let error = ConnectionError::size("an acknowledgement of SETTINGS with a payload");
             return if is_empty { Ok(()) } else { Err(error) };
         }
+        let mut window = self.server.stream_window;
         for [a, b, value @ ..] in settings {
             let value = u32::from_be_bytes(*value);
             match u16::from_be_bytes([*a, *b]) {
@@ -475,7 +476,10 @@ impl UnaryConnection {
                     return Err(ConnectionError::protocol("a server cannot enable push"));
                 }
                 setting::MAX_CONCURRENT_STREAMS => self.server.streams = value,
-                setting::INITIAL_WINDOW_SIZE => self.stream_window_changed(i64::from(value))?,
+                setting::INITIAL_WINDOW_SIZE if i64::from(value) > WINDOW_MAX => {
+                    return Err(window_too_large());
+                }
+                setting::INITIAL_WINDOW_SIZE => window = i64::from(value),
                 setting::MAX_FRAME_SIZE => {
                     let value = value as usize;
                     if !(FRAME_BYTES_MAX..1 << 24).contains(&value) {
@@ -486,21 +490,25 @@ impl UnaryConnection {
                 _ => {}
             }
         }
+        // Once for all of them: it visits every call.
+        self.set_stream_windows(window)?;
         frame::put_head(&mut self.output, 0, kind::SETTINGS, flag::ACK, 0);
         self.answer_bytes += HEAD_BYTES;
         self.send_blocked();
         Ok(())
     }
 
-    fn stream_window_changed(&mut self, window: i64) -> Result<(), ConnectionError> {
+    fn set_stream_windows(&mut self, window: i64) -> Result<(), ConnectionError> {
         let change = window - self.server.stream_window;
+        if change == 0 {
+            return Ok(());
+        }
         self.server.stream_window = window;
         for call in self.calls.values_mut() {
             call.send_window += change;
-        }
-        let largest = self.calls.values().map(|call| call.send_window).max();
-        if window > WINDOW_MAX || largest.is_some_and(|largest| largest > WINDOW_MAX) {
-            return Err(window_too_large());
+            if call.send_window > WINDOW_MAX {
+                return Err(window_too_large());
+            }
         }
         Ok(())
     }

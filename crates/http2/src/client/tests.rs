@@ -376,6 +376,19 @@ fn calls_wait_for_room() {
     start(&mut connection, 1, b"");
 }
 
+/// A frame has room for thousands of them, and each change visits all calls.
+#[test]
+fn only_the_last_window_of_a_settings_frame_is_applied() {
+    let mut connection = connection();
+    start(&mut connection, 0, b"");
+    received(&mut connection, &window_update(1, 1_000)).unwrap();
+    // With the first of these windows, the call's own would be too large.
+    let windows = [i32::MAX as u32, 65_535].map(|window| (setting::INITIAL_WINDOW_SIZE, window));
+    received(&mut connection, &settings(&windows)).unwrap();
+    let error = received(&mut connection, &settings(&windows[..1])).unwrap_err();
+    assert!(error.contains("window is too large"), "{error}");
+}
+
 #[test]
 fn settings_and_pings_are_answered() {
     let mut connection = connection();
@@ -409,7 +422,7 @@ fn the_server_may_send_more_when_half_of_the_window_is_used() {
 fn what_is_not_http2_ends_the_connection() {
     let long = [&[0, 0x40, 1][..], &[0; HEAD_BYTES]].concat();
     let open_block = raw(kind::HEADERS, 0, 1, &[0x88]);
-    let cases: [(&str, Vec<u8>); 20] = [
+    let cases: [(&str, Vec<u8>); 21] = [
         ("too long", long),
         ("too long", b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()),
         ("not opened", head(2)),
@@ -427,6 +440,10 @@ fn what_is_not_http2_ends_the_connection() {
         ("push", settings(&[(setting::ENABLE_PUSH, 1)])),
         ("frame size", settings(&[(setting::MAX_FRAME_SIZE, 1)])),
         ("window is too large", settings(&[(setting::INITIAL_WINDOW_SIZE, 1 << 31)])),
+        (
+            "window is too large",
+            settings(&[(setting::INITIAL_WINDOW_SIZE, 1 << 31), (setting::INITIAL_WINDOW_SIZE, 1)]),
+        ),
         ("window is too large", window_update(0, (1 << 31) - 1)),
         ("window update of 0", window_update(1, 0)),
         ("four bytes", raw(kind::RST_STREAM, 0, 1, b"123")),
