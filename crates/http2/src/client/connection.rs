@@ -25,6 +25,7 @@ pub struct UnaryConnection {
     /// Open calls whose request does not fit into the windows, the first to be sent first.
     pub(super) blocked: VecDeque<u32>,
     server: ServerLimits,
+    has_settings: bool,
     /// What the server may still send before it is told that it may send more.
     receive_window: i64,
     /// Bytes of an incomplete frame.
@@ -116,6 +117,7 @@ impl UnaryConnection {
                 stream_window: WINDOW_DEFAULT,
                 connection_window: WINDOW_DEFAULT,
             },
+            has_settings: false,
             receive_window: CONNECTION_WINDOW,
             input: Vec::new(),
             partial: None,
@@ -127,9 +129,15 @@ impl UnaryConnection {
         }
     }
 
-    /// Whether another call may start now.
+    /// Whether another call may start now: not before the server has said how many may be open.
     pub fn has_room(&self) -> bool {
-        !self.is_closing() && self.calls.len() < self.server.streams as usize
+        let may_start = self.has_settings && !self.is_closing();
+        may_start && self.calls.len() < self.server.streams as usize
+    }
+
+    /// Whether the server has sent its settings, the first that it sends.
+    pub fn has_settings(&self) -> bool {
+        self.has_settings
     }
 
     /// Whether no call may start any more. The connection is of no use when the open calls have
@@ -289,6 +297,9 @@ impl UnaryConnection {
         payload: &[u8],
         ended: &mut impl FnMut(u32, CallEnd<'_>),
     ) -> Result<(), ConnectionError> {
+        if !self.has_settings && (head.kind != kind::SETTINGS || head.has(flag::ACK)) {
+            return Err(ConnectionError::protocol("the first frame is not SETTINGS"));
+        }
         if self.partial.is_some() != (head.kind == kind::CONTINUATION) {
             return Err(ConnectionError::protocol("a header block is interrupted or continued"));
         }
@@ -492,6 +503,7 @@ impl UnaryConnection {
         }
         // Once for all of them: it visits every call.
         self.set_stream_windows(window)?;
+        self.has_settings = true;
         frame::put_head(&mut self.output, 0, kind::SETTINGS, flag::ACK, 0);
         self.answer_bytes += HEAD_BYTES;
         self.send_blocked();

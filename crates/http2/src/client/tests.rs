@@ -6,9 +6,18 @@ use crate::hpack::encode_field;
 
 const PATH: &str = "/etcdserverpb.KV/Put";
 
-fn connection() -> UnaryConnection {
+/// A connection whose server has sent nothing yet.
+fn new_connection() -> UnaryConnection {
     let (authority, fields) = ("h:1".to_owned(), Vec::new());
     let mut connection = UnaryConnection::new(&CallTarget { is_tls: false, authority, fields });
+    take_frames(&mut connection);
+    connection
+}
+
+/// A connection with the settings of a server without limits.
+fn connection() -> UnaryConnection {
+    let mut connection = new_connection();
+    received(&mut connection, &settings(&[])).unwrap();
     take_frames(&mut connection);
     connection
 }
@@ -364,6 +373,31 @@ fn a_reply_before_the_whole_request_resets_the_stream() {
     assert_eq!((frames[0].0.kind, frames[0].0.stream), (kind::RST_STREAM, 1));
     received(&mut connection, &window_update(0, 1 << 20)).unwrap();
     assert_eq!(sent_data(&mut connection), (0, false));
+}
+
+/// Otherwise the first calls could be more than the server allows.
+#[test]
+fn calls_wait_for_the_settings_of_the_server() {
+    let mut connection = new_connection();
+    assert!(!connection.has_settings() && !connection.has_room());
+    assert!(connection.start(PATH, 0, |_| ()).is_none());
+    assert!(take_frames(&mut connection).is_empty());
+    let frame = settings(&[(setting::MAX_CONCURRENT_STREAMS, 1)]);
+    received(&mut connection, &frame[..10]).unwrap();
+    assert!(!connection.has_settings());
+    received(&mut connection, &frame[10..]).unwrap();
+    assert!(connection.has_settings());
+    start(&mut connection, 0, b"");
+    assert!(!connection.has_room());
+}
+
+#[test]
+fn the_first_frame_of_a_server_is_its_settings() {
+    let ack = raw(kind::SETTINGS, flag::ACK, 0, b"");
+    for bytes in [raw(kind::PING, 0, 0, &[0; 8]), window_update(0, 1), ack] {
+        let error = received(&mut new_connection(), &bytes).unwrap_err();
+        assert!(error.contains("the first frame is not SETTINGS"), "{error}");
+    }
 }
 
 #[test]

@@ -76,24 +76,51 @@ enum LinkEvent {
 
 impl LoadLink {
     pub(super) async fn open(address: &ConnectionAddress) -> io::Result<Self> {
-        let dialled = tokio::time::timeout(address.dial_timeout, async {
-            match &address.tls {
-                Some(tls) => tls.connect(&address.authority).await,
-                None => {
-                    let stream = TcpStream::connect(&address.authority).await?;
-                    stream.set_nodelay(true)?;
-                    Ok(Box::new(stream) as Box<dyn PeerStream>)
-                }
-            }
-        });
-        let timed_out = |_| io::Error::new(io::ErrorKind::TimedOut, "deadline has elapsed");
-        let stream = dialled.await.map_err(timed_out)??;
         let mut fields = vec![("user-agent".to_owned(), USER_AGENT.to_owned())];
         fields.extend(address.token.iter().map(|token| ("token".to_owned(), token.clone())));
         let authority = address.authority.clone();
         let target = CallTarget { is_tls: address.tls.is_some(), authority, fields };
-        let http = UnaryConnection::new(&target);
-        Ok(Self { stream, http, buffer: vec![0; READ_BYTES], must_flush: false })
+        let opened = tokio::time::timeout(address.dial_timeout, async {
+            let stream = match &address.tls {
+                Some(tls) => tls.connect(&address.authority).await?,
+                None => {
+                    let stream = TcpStream::connect(&address.authority).await?;
+                    stream.set_nodelay(true)?;
+                    Box::new(stream)
+                }
+            };
+            let mut link = Self::new(stream, &target);
+            link.receive_settings().await?;
+            Ok(link)
+        });
+        let timed_out = |_| io::Error::new(io::ErrorKind::TimedOut, "deadline has elapsed");
+        opened.await.map_err(timed_out)?
+    }
+
+    fn new(stream: Box<dyn PeerStream>, target: &CallTarget) -> Self {
+        let http = UnaryConnection::new(target);
+        Self { stream, http, buffer: vec![0; READ_BYTES], must_flush: false }
+    }
+
+    /// Waits until the server has said how many calls may be open.
+    async fn receive_settings(&mut self) -> io::Result<()> {
+        while !self.http.has_settings() {
+            match poll_fn(|context| self.poll(context)).await {
+                LinkEvent::Received(bytes) => {
+                    let received = self.http.receive(&self.buffer[..bytes], |_, _| ());
+                    received.map_err(io::Error::other)?;
+                }
+                LinkEvent::Lost(error) => return Err(io::Error::other(error)),
+                LinkEvent::Timer => {}
+            }
+        }
+        // No call would start or fail on it: there would be one connection after the other.
+        if self.http.is_closing() { Err(io::Error::other(self.end_text())) } else { Ok(()) }
+    }
+
+    /// Why the server has closed the connection.
+    fn end_text(&self) -> String {
+        self.http.closing_error().unwrap_or_else(|| "closed by the server".to_owned())
     }
 
     /// Sends the output, and receives.
@@ -120,10 +147,7 @@ impl LoadLink {
         let mut buffer = ReadBuf::new(&mut self.buffer);
         match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
             Poll::Ready(Ok(())) => Poll::Ready(match buffer.filled().len() {
-                0 => {
-                    let reason = self.http.closing_error();
-                    LinkEvent::Lost(reason.unwrap_or_else(|| "closed by the server".to_owned()))
-                }
+                0 => LinkEvent::Lost(self.end_text()),
                 received => LinkEvent::Received(received),
             }),
             Poll::Ready(Err(error)) => Poll::Ready(lost(error)),
@@ -359,3 +383,6 @@ impl LoadConnection {
 }
 
 const USER_AGENT: &str = concat!("quorate/", env!("CARGO_PKG_VERSION"));
+
+#[cfg(test)]
+mod tests;
