@@ -199,9 +199,10 @@ impl LoadConnection {
                 return;
             }
             let timer = &mut self.timer;
-            let event = poll_fn(|context| match link.poll(context) {
-                Poll::Ready(event) => Poll::Ready(event),
-                Poll::Pending => timer.as_mut().poll(context).map(|()| LinkEvent::Timer),
+            // The timer first: a socket that always has something would leave it no turn.
+            let event = poll_fn(|context| match timer.as_mut().poll(context) {
+                Poll::Ready(()) => Poll::Ready(LinkEvent::Timer),
+                Poll::Pending => link.poll(context),
             });
             match event.await {
                 LinkEvent::Received(bytes) => {
@@ -231,11 +232,10 @@ impl LoadConnection {
             }
             let wants = !self.ready.is_empty();
             let timer = &mut self.timer;
-            let opened = poll_fn(|context| {
-                if wants && let Poll::Ready(opened) = opening.as_mut().poll(context) {
-                    return Poll::Ready(Some(opened));
-                }
-                timer.as_mut().poll(context).map(|()| None)
+            let opened = poll_fn(|context| match timer.as_mut().poll(context) {
+                Poll::Ready(()) => Poll::Ready(None),
+                Poll::Pending if wants => opening.as_mut().poll(context).map(Some),
+                Poll::Pending => Poll::Pending,
             });
             match opened.await {
                 Some(Ok(link)) => {
@@ -292,6 +292,10 @@ impl LoadConnection {
         bytes: &[u8],
     ) -> Result<(), quorate_http2::ConnectionError> {
         let now = Instant::now();
+        if now >= self.timer_at {
+            // What arrives now is late for some, even if the timer has not fired yet.
+            self.timer_passed(Some(http));
+        }
         let mut any_succeeded = false;
         let received = http.receive(bytes, |tag, end| {
             let place = tag as usize;

@@ -1,11 +1,14 @@
 //! Connections to servers that limit, delay or refuse.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clap::Parser;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpListener;
 
 use super::*;
@@ -15,6 +18,7 @@ use crate::gaps::Gaps;
 /// Longer than any test.
 const HOUR: Duration = Duration::from_secs(3_600);
 const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+const PING_REPLY: [u8; 17] = [0, 0, 8, 6, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 fn address(authority: String, dial_timeout: Duration) -> ConnectionAddress {
     ConnectionAddress { authority, tls: None, token: None, dial_timeout }
@@ -110,4 +114,93 @@ async fn settings_that_do_not_come_end_the_opening() {
     let authority = listener.local_addr().unwrap().to_string();
     let opened = LoadLink::open(&address(authority, Duration::from_millis(10))).await;
     assert_eq!(opened.err().unwrap().kind(), io::ErrorKind::TimedOut);
+}
+
+/// A server that is always readable, for a millisecond each time, and closes after a thousand.
+struct BusyServer {
+    reads: usize,
+    sends: BusySends,
+}
+
+enum BusySends {
+    Pings,
+    /// Records of TLS without content: the stream has progress, but nothing to read.
+    Nothing,
+    /// Pings, and a reply to the first call after this time.
+    LateReply(Duration),
+}
+
+impl AsyncRead for BusyServer {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            ready!(tokio::task::coop::poll_proceed(context)).made_progress();
+            self.reads += 1;
+            sleep(Duration::from_millis(1));
+            match self.sends {
+                _ if self.reads == 1 => buffer.put_slice(&SETTINGS),
+                _ if self.reads > 1_000 => {}
+                BusySends::LateReply(after) if self.reads == 2 => {
+                    sleep(after);
+                    // The head with `:status`, an empty message, and `grpc-status`.
+                    buffer.put_slice(&[0, 0, 1, 1, 4, 0, 0, 0, 1, 0x88]);
+                    buffer.put_slice(&[0, 0, 5, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]);
+                    buffer.put_slice(&[0, 0, 15, 1, 5, 0, 0, 0, 1, 0x40, 11]);
+                    buffer.put_slice(b"grpc-status\x010");
+                }
+                BusySends::Pings | BusySends::LateReply(_) => buffer.put_slice(&PING_REPLY),
+                BusySends::Nothing => continue,
+            }
+            return Poll::Ready(Ok(()));
+        }
+    }
+}
+
+/// Everything is written at once.
+impl AsyncWrite for BusyServer {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+async fn open_busy(sends: BusySends) -> LoadLink {
+    let (authority, fields) = ("h:1".to_owned(), Vec::new());
+    let target = CallTarget { is_tls: false, authority, fields };
+    let mut link = LoadLink::new(Box::new(BusyServer { reads: 0, sends }), &target);
+    link.receive_settings().await.unwrap();
+    link
+}
+
+#[tokio::test]
+async fn timeouts_and_pauses_end_while_the_socket_is_readable() {
+    for sends in [BusySends::Pings, BusySends::Nothing] {
+        let link = open_busy(sends).await;
+        let timeout = Duration::from_millis(20);
+        let result = results_of_one_request_each(link, 8, 16, timeout).await;
+        assert_eq!(result.errors, [("request timed out".to_owned(), 8)].into());
+    }
+}
+
+#[tokio::test]
+async fn a_late_reply_is_a_timeout_before_the_timer_fires() {
+    let timeout = Duration::from_millis(20);
+    let link = open_busy(BusySends::LateReply(2 * timeout)).await;
+    let result = results_of_one_request_each(link, 1, 16, timeout).await;
+    assert_eq!(result.times.total(), 0);
+    assert_eq!(result.errors, [("request timed out".to_owned(), 1)].into());
 }
