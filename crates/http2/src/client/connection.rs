@@ -129,10 +129,12 @@ impl UnaryConnection {
         }
     }
 
-    /// Whether another call may start now: not before the server has said how many may be open.
+    /// Whether another call may start now: not before the server has said how many may be open,
+    /// and not while it does not read what was sent before.
     pub fn has_room(&self) -> bool {
         let may_start = self.has_settings && !self.is_closing();
-        may_start && self.calls.len() < self.server.streams as usize
+        let is_sending = self.output().len() < OUTPUT_BYTES_MAX;
+        may_start && is_sending && self.calls.len() < self.server.streams as usize
     }
 
     /// Whether the server has sent its settings, the first that it sends.
@@ -642,6 +644,9 @@ const STREAM_WINDOW: i64 = 8 << 20;
 const CONNECTION_WINDOW: i64 = 256 << 20;
 /// The longest header block in several frames.
 const BLOCK_BYTES_MAX: usize = 64 << 10;
+/// Output that may wait to be sent when a call starts. The server may have ended earlier calls
+/// without reading their requests.
+const OUTPUT_BYTES_MAX: usize = 4 << 20;
 /// Answers to the server's frames that may wait to be sent: ten thousand.
 const ANSWER_BYTES_MAX: usize = 170 << 10;
 /// Of the text of a GOAWAY.

@@ -513,6 +513,25 @@ fn answers_that_the_server_has_read_do_not_count() {
     }
 }
 
+/// A server that resets calls whose requests it has not read.
+#[test]
+fn no_calls_start_while_much_output_waits() {
+    let mut connection = connection();
+    received(&mut connection, &window_update(0, 1 << 30)).unwrap();
+    for number in 0..1_000 {
+        if connection.start(PATH, number, |out| out.extend_from_slice(&[b'v'; 10_000])).is_none() {
+            break;
+        }
+        let mut reset = Vec::new();
+        frame::put_reset(&mut reset, 2 * number + 1, Reason::REFUSED_STREAM);
+        received(&mut connection, &reset).unwrap();
+    }
+    assert!(connection.output().len() < 5 << 20, "{} bytes", connection.output().len());
+    assert!(!connection.has_room());
+    connection.sent(2 << 20);
+    assert!(connection.has_room());
+}
+
 /// Memory is bounded by what is not sent yet, even if something always waits.
 #[test]
 fn sent_output_is_freed_before_all_is_sent() {

@@ -71,6 +71,8 @@ enum SlotState {
 enum LinkEvent {
     Received(usize),
     Lost(String),
+    /// So much was sent that another request may start.
+    HasRoom,
     Timer,
 }
 
@@ -111,7 +113,7 @@ impl LoadLink {
                     received.map_err(io::Error::other)?;
                 }
                 LinkEvent::Lost(error) => return Err(io::Error::other(error)),
-                LinkEvent::Timer => {}
+                LinkEvent::HasRoom | LinkEvent::Timer => {}
             }
         }
         // No call would start or fail on it: there would be one connection after the other.
@@ -126,6 +128,7 @@ impl LoadLink {
     /// Sends the output, and receives.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<LinkEvent> {
         let lost = |error: io::Error| LinkEvent::Lost(error.to_string());
+        let had_room = self.http.has_room();
         while !self.http.output().is_empty() {
             match Pin::new(&mut self.stream).poll_write(context, self.http.output()) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(lost(io::ErrorKind::WriteZero.into())),
@@ -136,6 +139,9 @@ impl LoadLink {
                 Poll::Ready(Err(error)) => return Poll::Ready(lost(error)),
                 Poll::Pending => break,
             }
+        }
+        if self.http.has_room() && !had_room {
+            return Poll::Ready(LinkEvent::HasRoom);
         }
         if self.must_flush {
             match Pin::new(&mut self.stream).poll_flush(context) {
@@ -216,6 +222,7 @@ impl LoadConnection {
                     self.fail_waiting(&format!("connection error: {error}"));
                     return;
                 }
+                LinkEvent::HasRoom => {}
                 LinkEvent::Timer => self.timer_passed(Some(&mut link.http)),
             }
         }

@@ -85,6 +85,16 @@ async fn the_first_requests_are_not_more_than_the_server_allows() {
     assert_eq!((result.times.total(), result.first_error()), (64, "no reply in time"));
 }
 
+/// More than may wait to be sent at once.
+#[tokio::test]
+async fn large_requests_are_started_when_others_were_sent() {
+    let mut builder = h2::server::Builder::new();
+    builder.initial_window_size(2 << 20).initial_connection_window_size(64 << 20);
+    let link = open(builder, 16).await;
+    let result = results_of_one_request_each(link, 16, 1_000_000, HOUR).await;
+    assert_eq!((result.times.total(), result.first_error()), (16, "no reply in time"));
+}
+
 #[tokio::test]
 async fn a_connection_that_is_closed_at_once_is_not_open() {
     let goaway = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
