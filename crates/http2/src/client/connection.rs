@@ -35,7 +35,7 @@ pub struct UnaryConnection {
     pub(super) output: Vec<u8>,
     /// How much of the output is sent.
     sent: usize,
-    /// Of the output that is not sent, so much at least answers frames of the server.
+    /// A lower bound of how much of the unsent output answers frames of the server.
     answer_bytes: usize,
     goaway: Option<Goaway>,
     spare: Vec<u8>,

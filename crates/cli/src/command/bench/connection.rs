@@ -71,7 +71,7 @@ enum SlotState {
 enum LinkEvent {
     Received(usize),
     Lost(String),
-    /// So much was sent that another request may start.
+    /// Enough was sent that another request may start.
     HasRoom,
     Timer,
 }

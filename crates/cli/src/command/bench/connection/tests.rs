@@ -49,7 +49,7 @@ async fn results_of_one_request_each(
     connection.run().await
 }
 
-/// Serves one connection. Replies when so many requests have arrived.
+/// Serves one connection. Replies when this many requests have arrived.
 async fn serve(listener: TcpListener, builder: h2::server::Builder, requests: usize) {
     let (socket, _) = listener.accept().await.unwrap();
     let mut server = builder.handshake::<_, Bytes>(socket).await.unwrap();
