@@ -42,6 +42,8 @@ pub(crate) const PROPOSERS: [usize; 3] = [1, 64, 256];
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum BenchCommand {
+    /// Print the usage.
+    Help,
     /// Tables of the core and other libraries.
     Core(CoreArgs),
     /// The table of complete members.
@@ -128,9 +130,15 @@ impl fmt::Display for UsageError {
 }
 
 pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<BenchCommand, UsageError> {
+    let args: Vec<String> = args.into_iter().collect();
+    let asks_for_help = |arg: &String| matches!(arg.as_str(), "--help" | "-h");
+    if args.iter().any(asks_for_help) {
+        return Ok(BenchCommand::Help);
+    }
     let mut args = args.into_iter();
     match args.next().as_deref() {
         None => Err(UsageError::NoCommand),
+        Some("help") => Ok(BenchCommand::Help),
         Some("core") => parse_core(args).map(BenchCommand::Core),
         Some("node") => parse_node(args).map(BenchCommand::Node),
         Some("instructions") => parse_baseline(args).map(BenchCommand::Baseline),
@@ -280,6 +288,13 @@ mod tests {
         };
         assert_eq!(node.proposers(), [7]);
         assert!(parsed("node --proposers 0").is_err());
+    }
+
+    #[test]
+    fn help_is_a_command_and_an_option_of_each() {
+        for line in ["help", "--help", "-h", "server --help", "core --size 64 -h", "help core"] {
+            assert_eq!(parsed(line), Ok(BenchCommand::Help), "{line}");
+        }
     }
 
     #[test]

@@ -40,8 +40,12 @@ static ALLOCATOR: counting::Counting = counting::Counting;
 fn main() -> ExitCode {
     match args::parse(std::env::args().skip(1)) {
         Err(why) => {
-            eprintln!("quorate-bench: {why}\n\n{}\n\n{}", args::USAGE, instrument::args::USAGE);
+            eprintln!("quorate-bench: {why}\n\n{}", usage());
             ExitCode::from(2)
+        }
+        Ok(BenchCommand::Help) => {
+            print(&usage());
+            ExitCode::SUCCESS
         }
         Ok(BenchCommand::Cell { library, shape, operations }) => {
             library.cluster().run(shape, operations);
@@ -76,6 +80,10 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
     }
+}
+
+fn usage() -> String {
+    format!("{}\n\n{}", args::USAGE, instrument::args::USAGE)
 }
 
 /// The tables of time, allocations and memory.

@@ -155,6 +155,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin, A: Application> ConnectionTask<S, A> {
         mut stop: Pin<&mut (impl Future<Output = ()> + Send)>,
     ) -> Poll<Result<(), ServeError>> {
         self.connection.ready.disarm();
+        // Busy calls use up the task's budget. What they leave is written before they run again, and
+        // the timer has its turn before them.
+        self.poll_write(context)?;
         for _ in 0..TURNS_MAX {
             let mut has_progress = false;
             let may_read = self.has_output_room();
@@ -165,8 +168,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin, A: Application> ConnectionTask<S, A> {
                     Poll::Pending => {}
                 }
             }
-            has_progress |= self.poll_calls(stop.as_mut());
             has_progress |= self.poll_timer(context)?;
+            has_progress |= self.poll_calls(stop.as_mut());
             has_progress |= self.poll_write(context)?;
             // What the client has sent meanwhile wakes the task only after another read.
             has_progress |= !may_read && self.has_output_room();

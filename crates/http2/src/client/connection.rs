@@ -22,20 +22,21 @@ pub struct UnaryConnection {
     reply_heads: ReplyHeads,
     calls: HashMap<u32, PendingCall, StreamIdHash>,
     next_id: u32,
-    /// Calls whose request does not fit into the windows, the first to be sent first.
-    blocked: VecDeque<u32>,
+    /// Open calls whose request does not fit into the windows, the first to be sent first.
+    pub(super) blocked: VecDeque<u32>,
     server: ServerLimits,
+    has_settings: bool,
     /// What the server may still send before it is told that it may send more.
     receive_window: i64,
     /// Bytes of an incomplete frame.
     input: Vec<u8>,
     /// A header block whose end is in later frames.
     partial: Option<UnfinishedBlock>,
-    output: Vec<u8>,
+    pub(super) output: Vec<u8>,
     /// How much of the output is sent.
     sent: usize,
-    /// Frames in the output that answer frames of the server.
-    answers: usize,
+    /// A lower bound of how much of the unsent output answers frames of the server.
+    answer_bytes: usize,
     goaway: Option<Goaway>,
     spare: Vec<u8>,
 }
@@ -116,20 +117,29 @@ impl UnaryConnection {
                 stream_window: WINDOW_DEFAULT,
                 connection_window: WINDOW_DEFAULT,
             },
+            has_settings: false,
             receive_window: CONNECTION_WINDOW,
             input: Vec::new(),
             partial: None,
             output,
             sent: 0,
-            answers: 0,
+            answer_bytes: 0,
             goaway: None,
             spare: Vec::new(),
         }
     }
 
-    /// Whether another call may start now.
+    /// Whether another call may start now: not before the server has said how many may be open,
+    /// and not while it does not read what was sent before.
     pub fn has_room(&self) -> bool {
-        !self.is_closing() && self.calls.len() < self.server.streams as usize
+        let may_start = self.has_settings && !self.is_closing();
+        let is_sending = self.output().len() < OUTPUT_BYTES_MAX;
+        may_start && is_sending && self.calls.len() < self.server.streams as usize
+    }
+
+    /// Whether the server has sent its settings, the first that it sends.
+    pub fn has_settings(&self) -> bool {
+        self.has_settings
     }
 
     /// Whether no call may start any more. The connection is of no use when the open calls have
@@ -201,9 +211,18 @@ impl UnaryConnection {
 
     /// Ends a call without a reply. Its end is not reported.
     pub fn cancel(&mut self, CallId(id): CallId) {
-        if self.calls.remove(&id).is_some() {
+        if self.remove(id).is_some() {
             frame::put_reset(&mut self.output, id, Reason::CANCEL);
         }
+    }
+
+    /// Removes a call, also from those that wait for a window.
+    fn remove(&mut self, id: u32) -> Option<PendingCall> {
+        let call = self.calls.remove(&id)?;
+        if !call.unsent.is_empty() {
+            self.blocked.retain(|blocked| *blocked != id);
+        }
+        Some(call)
     }
 
     /// What has to be sent.
@@ -214,10 +233,16 @@ impl UnaryConnection {
     /// So much of the output was sent.
     pub fn sent(&mut self, bytes: usize) {
         self.sent += bytes;
+        // As if answers were sent before requests: never too many are counted.
+        self.answer_bytes = self.answer_bytes.saturating_sub(bytes);
         if self.sent >= self.output.len() {
             self.output.clear();
             self.output.shrink_to(OUTPUT_KEPT);
-            (self.sent, self.answers) = (0, 0);
+            self.sent = 0;
+        } else if self.sent >= OUTPUT_KEPT && self.sent > self.output.len() / 2 {
+            // Memory would grow without end if something always waits.
+            self.output.drain(..self.sent);
+            self.sent = 0;
         }
     }
 
@@ -254,7 +279,7 @@ impl UnaryConnection {
             }
             let Some((payload, next)) = after.split_at_checked(head.length) else { break };
             self.frame(head, payload, ended)?;
-            if self.answers > ANSWERS_MAX {
+            if self.answer_bytes > ANSWER_BYTES_MAX {
                 let text = "the server sends many frames and reads no answers";
                 return Err(ConnectionError::new(Reason::ENHANCE_YOUR_CALM, text));
             }
@@ -274,6 +299,9 @@ impl UnaryConnection {
         payload: &[u8],
         ended: &mut impl FnMut(u32, CallEnd<'_>),
     ) -> Result<(), ConnectionError> {
+        if !self.has_settings && (head.kind != kind::SETTINGS || head.has(flag::ACK)) {
+            return Err(ConnectionError::protocol("the first frame is not SETTINGS"));
+        }
         if self.partial.is_some() != (head.kind == kind::CONTINUATION) {
             return Err(ConnectionError::protocol("a header block is interrupted or continued"));
         }
@@ -306,7 +334,7 @@ impl UnaryConnection {
             kind::CONTINUATION => self.continuation(head, payload, ended),
             kind::RST_STREAM => {
                 let reason = Reason(four_bytes(payload)?);
-                if let Some(call) = self.calls.remove(&head.stream) {
+                if let Some(call) = self.remove(head.stream) {
                     ended(call.tag, CallEnd::Reset(reason));
                 }
                 Ok(())
@@ -318,7 +346,7 @@ impl UnaryConnection {
                 };
                 if !head.has(flag::ACK) {
                     frame::put_ping(&mut self.output, flag::ACK, content);
-                    self.answers += 1;
+                    self.answer_bytes += HEAD_BYTES + content.len();
                 }
                 Ok(())
             }
@@ -367,13 +395,15 @@ impl UnaryConnection {
         let Some(mut partial) = self.partial.take().filter(|it| it.stream == head.stream) else {
             return Err(ConnectionError::protocol("CONTINUATION of another stream"));
         };
-        // An empty frame would cost the server nothing: the limit holds for those as well.
-        if payload.is_empty() || partial.block.len() + payload.len() > BLOCK_BYTES_MAX {
+        let is_last = head.has(flag::END_HEADERS);
+        let is_idle = payload.is_empty() && !is_last;
+        // There could be any number of frames without bytes.
+        if is_idle || partial.block.len() + payload.len() > BLOCK_BYTES_MAX {
             let text = "a header block has too many bytes or empty frames";
             return Err(ConnectionError::new(Reason::ENHANCE_YOUR_CALM, text));
         }
         partial.block.extend_from_slice(payload);
-        if head.has(flag::END_HEADERS) {
+        if is_last {
             return self.headers(partial.stream, partial.flags, &partial.block, ended);
         }
         self.partial = Some(partial);
@@ -415,7 +445,7 @@ impl UnaryConnection {
         trailers: Option<Arc<ReplyFields>>,
         ended: &mut impl FnMut(u32, CallEnd<'_>),
     ) {
-        let Some(mut call) = self.calls.remove(&stream) else { return };
+        let Some(mut call) = self.remove(stream) else { return };
         if !call.unsent.is_empty() {
             frame::put_reset(&mut self.output, stream, Reason::CANCEL);
         }
@@ -435,7 +465,7 @@ impl UnaryConnection {
 
     /// Ends a call whose reply makes no sense.
     fn abort(&mut self, stream: u32, text: &'static str, ended: &mut impl FnMut(u32, CallEnd<'_>)) {
-        if let Some(call) = self.calls.remove(&stream) {
+        if let Some(call) = self.remove(stream) {
             frame::put_reset(&mut self.output, stream, Reason::CANCEL);
             ended(call.tag, CallEnd::Malformed(text));
         }
@@ -450,6 +480,7 @@ impl UnaryConnection {
             let error = ConnectionError::size("an acknowledgement of SETTINGS with a payload");
             return if is_empty { Ok(()) } else { Err(error) };
         }
+        let mut window = self.server.stream_window;
         for [a, b, value @ ..] in settings {
             let value = u32::from_be_bytes(*value);
             match u16::from_be_bytes([*a, *b]) {
@@ -458,7 +489,10 @@ impl UnaryConnection {
                     return Err(ConnectionError::protocol("a server cannot enable push"));
                 }
                 setting::MAX_CONCURRENT_STREAMS => self.server.streams = value,
-                setting::INITIAL_WINDOW_SIZE => self.stream_window_changed(i64::from(value))?,
+                setting::INITIAL_WINDOW_SIZE if i64::from(value) > WINDOW_MAX => {
+                    return Err(window_too_large());
+                }
+                setting::INITIAL_WINDOW_SIZE => window = i64::from(value),
                 setting::MAX_FRAME_SIZE => {
                     let value = value as usize;
                     if !(FRAME_BYTES_MAX..1 << 24).contains(&value) {
@@ -469,21 +503,26 @@ impl UnaryConnection {
                 _ => {}
             }
         }
+        // Once for all of them: it visits every call.
+        self.set_stream_windows(window)?;
+        self.has_settings = true;
         frame::put_head(&mut self.output, 0, kind::SETTINGS, flag::ACK, 0);
-        self.answers += 1;
+        self.answer_bytes += HEAD_BYTES;
         self.send_blocked();
         Ok(())
     }
 
-    fn stream_window_changed(&mut self, window: i64) -> Result<(), ConnectionError> {
+    fn set_stream_windows(&mut self, window: i64) -> Result<(), ConnectionError> {
         let change = window - self.server.stream_window;
+        if change == 0 {
+            return Ok(());
+        }
         self.server.stream_window = window;
         for call in self.calls.values_mut() {
             call.send_window += change;
-        }
-        let largest = self.calls.values().map(|call| call.send_window).max();
-        if window > WINDOW_MAX || largest.is_some_and(|largest| largest > WINDOW_MAX) {
-            return Err(window_too_large());
+            if call.send_window > WINDOW_MAX {
+                return Err(window_too_large());
+            }
         }
         Ok(())
     }
@@ -527,6 +566,7 @@ impl UnaryConnection {
             }
             *id <= last
         });
+        self.blocked.retain(|id| *id <= last);
         Ok(())
     }
 
@@ -604,10 +644,13 @@ const STREAM_WINDOW: i64 = 8 << 20;
 const CONNECTION_WINDOW: i64 = 256 << 20;
 /// The longest header block in several frames.
 const BLOCK_BYTES_MAX: usize = 64 << 10;
-/// Answers to the server's frames that may wait to be sent.
-const ANSWERS_MAX: usize = 10_000;
+/// Output that may wait to be sent when a call starts. The server may have ended earlier calls
+/// without reading their requests.
+const OUTPUT_BYTES_MAX: usize = 4 << 20;
+/// Answers to the server's frames that may wait to be sent: ten thousand.
+const ANSWER_BYTES_MAX: usize = 170 << 10;
 /// Of the text of a GOAWAY.
 const TEXT_BYTES_MAX: usize = 256;
-/// Space that is kept for later calls.
+/// Space that is kept for later calls, and output that is sent and not freed yet.
 const OUTPUT_KEPT: usize = 256 << 10;
 const SPARE_BYTES_MAX: usize = 64 << 10;

@@ -12,9 +12,8 @@ use crate::hpack::{BlockField, Field, HpackDecoder, HpackError};
 pub(super) struct ReplyFields {
     /// `:status`, which trailers do not have.
     pub(super) http_status: Option<u16>,
-    /// Whether `grpc-status` is 0.
+    /// Whether `grpc-status` is 0, the first if there are several.
     pub(super) is_ok: bool,
-    pub(super) has_grpc_status: bool,
     pub(super) headers: HeaderMap,
 }
 
@@ -60,6 +59,7 @@ impl ReplyHeads {
             }
         }
         self.decoder.end_block();
+        found.is_ok = found.headers.get("grpc-status").is_some_and(|status| status == "0");
         let fields = Arc::new(found);
         if self.decoder.version() == version && block.len() <= KNOWN_BYTES_MAX {
             let known = KnownBlock { block: block.to_vec(), version, fields: Arc::clone(&fields) };
@@ -78,12 +78,8 @@ impl ReplyFields {
     fn add(&mut self, field: &Field) {
         if *field.name == *b":status" {
             let text = std::str::from_utf8(&field.value).unwrap_or_default();
-            self.http_status = text.parse().ok();
+            self.http_status = self.http_status.or_else(|| text.parse().ok());
             return;
-        }
-        if *field.name == *b"grpc-status" {
-            self.has_grpc_status = true;
-            self.is_ok = *field.value == *b"0";
         }
         let name = HeaderName::from_lowercase(&field.name);
         let value = HeaderValue::from_maybe_shared(field.value.clone());

@@ -6,9 +6,18 @@ use crate::hpack::encode_field;
 
 const PATH: &str = "/etcdserverpb.KV/Put";
 
-fn connection() -> UnaryConnection {
+/// A connection whose server has sent nothing yet.
+fn new_connection() -> UnaryConnection {
     let (authority, fields) = ("h:1".to_owned(), Vec::new());
     let mut connection = UnaryConnection::new(&CallTarget { is_tls: false, authority, fields });
+    take_frames(&mut connection);
+    connection
+}
+
+/// A connection with the settings of a server without limits.
+fn connection() -> UnaryConnection {
+    let mut connection = new_connection();
+    received(&mut connection, &settings(&[])).unwrap();
     take_frames(&mut connection);
     connection
 }
@@ -148,6 +157,23 @@ fn refusals_are_in_heads_or_in_trailers() {
     assert_eq!(ends, ["0: 200 7 no", "1: 200 7 no", "2: 404 - -", "3: 200 - -"]);
 }
 
+/// Malformed, but never a success that the text of the refusal contradicts.
+#[test]
+fn the_first_of_several_statuses_decides() {
+    let mut connection = connection();
+    start_all(&mut connection, 3, b"");
+    let both = [("grpc-status", "5"), ("grpc-status", "0")];
+    let two_heads = [&[0x8d, 0x88][..], &trailers_block(&[("grpc-status", "0")])].concat();
+    let ok = [("grpc-status", "0"), ("grpc-status", "5")];
+    let bytes = [
+        [head(1), data(1, b""), trailers(1, &both)].concat(),
+        raw(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 3, &two_heads),
+        [head(5), data(5, b"x"), trailers(5, &ok)].concat(),
+    ];
+    let ends = received(&mut connection, &bytes.concat()).unwrap();
+    assert_eq!(ends, ["0: 200 5 -", "1: 404 0 -", "2: x"]);
+}
+
 #[test]
 fn padding_priorities_and_continuations_are_removed() {
     let mut connection = connection();
@@ -165,6 +191,20 @@ fn padding_priorities_and_continuations_are_removed() {
         raw(kind::CONTINUATION, flag::END_HEADERS, 1, second),
     ];
     assert_eq!(received(&mut connection, &bytes.concat()).unwrap(), ["0: message"]);
+}
+
+/// Legal, and it ends the block.
+#[test]
+fn an_empty_last_continuation_ends_its_block() {
+    let mut connection = connection();
+    start(&mut connection, 0, b"");
+    let bytes = [
+        raw(kind::HEADERS, 0, 1, &[0x88]),
+        raw(kind::CONTINUATION, flag::END_HEADERS, 1, b""),
+        data(1, b"x"),
+        trailers(1, &[("grpc-status", "0")]),
+    ];
+    assert_eq!(received(&mut connection, &bytes.concat()).unwrap(), ["0: x"]);
 }
 
 /// As Go's server sends it: fields with Huffman codes that are inserted into the table, and then
@@ -301,6 +341,27 @@ fn requests_stay_within_the_windows() {
     assert_eq!(received(&mut connection, &bytes.concat()).unwrap().len(), 4);
 }
 
+/// Calls that have ended while no window was left.
+#[test]
+fn calls_that_have_ended_do_not_wait_for_the_window() {
+    let mut connection = connection();
+    start(&mut connection, 0, &vec![b'v'; 100_000]);
+    let mut reset = Vec::new();
+    let cancelled = start(&mut connection, 1, b"");
+    start_all(&mut connection, 4, b"");
+    assert_eq!(connection.blocked.len(), 6);
+    connection.cancel(cancelled);
+    frame::put_reset(&mut reset, 5, Reason::REFUSED_STREAM);
+    let refused = [head(7), trailers(7, &[("grpc-status", "8")])];
+    let ends = [reset, refused.concat(), data(9, b"malformed")].concat();
+    assert_eq!(received(&mut connection, &ends).unwrap().len(), 3);
+    assert_eq!(connection.blocked, [1, 11]);
+    let mut goaway = Vec::new();
+    frame::put_goaway(&mut goaway, 1, Reason::NO_ERROR, "");
+    received(&mut connection, &goaway).unwrap();
+    assert_eq!((connection.open_calls(), &connection.blocked), (1, &[1].into()));
+}
+
 #[test]
 fn a_reply_before_the_whole_request_resets_the_stream() {
     let mut connection = connection();
@@ -314,6 +375,31 @@ fn a_reply_before_the_whole_request_resets_the_stream() {
     assert_eq!(sent_data(&mut connection), (0, false));
 }
 
+/// Otherwise the first calls could be more than the server allows.
+#[test]
+fn calls_wait_for_the_settings_of_the_server() {
+    let mut connection = new_connection();
+    assert!(!connection.has_settings() && !connection.has_room());
+    assert!(connection.start(PATH, 0, |_| ()).is_none());
+    assert!(take_frames(&mut connection).is_empty());
+    let frame = settings(&[(setting::MAX_CONCURRENT_STREAMS, 1)]);
+    received(&mut connection, &frame[..10]).unwrap();
+    assert!(!connection.has_settings());
+    received(&mut connection, &frame[10..]).unwrap();
+    assert!(connection.has_settings());
+    start(&mut connection, 0, b"");
+    assert!(!connection.has_room());
+}
+
+#[test]
+fn the_first_frame_of_a_server_is_its_settings() {
+    let ack = raw(kind::SETTINGS, flag::ACK, 0, b"");
+    for bytes in [raw(kind::PING, 0, 0, &[0; 8]), window_update(0, 1), ack] {
+        let error = received(&mut new_connection(), &bytes).unwrap_err();
+        assert!(error.contains("the first frame is not SETTINGS"), "{error}");
+    }
+}
+
 #[test]
 fn calls_wait_for_room() {
     let mut connection = connection();
@@ -322,6 +408,19 @@ fn calls_wait_for_room() {
     assert!(connection.start(PATH, 1, |_| ()).is_none());
     received(&mut connection, &reply(1, b"")).unwrap();
     start(&mut connection, 1, b"");
+}
+
+/// A frame has room for thousands of them, and each change visits all calls.
+#[test]
+fn only_the_last_window_of_a_settings_frame_is_applied() {
+    let mut connection = connection();
+    start(&mut connection, 0, b"");
+    received(&mut connection, &window_update(1, 1_000)).unwrap();
+    // With the first of these windows, the call's own would be too large.
+    let windows = [i32::MAX as u32, 65_535].map(|window| (setting::INITIAL_WINDOW_SIZE, window));
+    received(&mut connection, &settings(&windows)).unwrap();
+    let error = received(&mut connection, &settings(&windows[..1])).unwrap_err();
+    assert!(error.contains("window is too large"), "{error}");
 }
 
 #[test]
@@ -357,7 +456,7 @@ fn the_server_may_send_more_when_half_of_the_window_is_used() {
 fn what_is_not_http2_ends_the_connection() {
     let long = [&[0, 0x40, 1][..], &[0; HEAD_BYTES]].concat();
     let open_block = raw(kind::HEADERS, 0, 1, &[0x88]);
-    let cases: [(&str, Vec<u8>); 20] = [
+    let cases: [(&str, Vec<u8>); 21] = [
         ("too long", long),
         ("too long", b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()),
         ("not opened", head(2)),
@@ -375,6 +474,10 @@ fn what_is_not_http2_ends_the_connection() {
         ("push", settings(&[(setting::ENABLE_PUSH, 1)])),
         ("frame size", settings(&[(setting::MAX_FRAME_SIZE, 1)])),
         ("window is too large", settings(&[(setting::INITIAL_WINDOW_SIZE, 1 << 31)])),
+        (
+            "window is too large",
+            settings(&[(setting::INITIAL_WINDOW_SIZE, 1 << 31), (setting::INITIAL_WINDOW_SIZE, 1)]),
+        ),
         ("window is too large", window_update(0, (1 << 31) - 1)),
         ("window update of 0", window_update(1, 0)),
         ("four bytes", raw(kind::RST_STREAM, 0, 1, b"123")),
@@ -398,6 +501,67 @@ fn a_server_cannot_make_the_client_hold_many_answers() {
     received(&mut connection, &pings).unwrap();
     received(&mut connection, &pings).unwrap();
     assert!(received(&mut connection, &pings).unwrap_err().contains("reads no answers"));
+}
+
+#[test]
+fn answers_that_the_server_has_read_do_not_count() {
+    let mut connection = connection();
+    let pings = raw(kind::PING, 0, 0, &[0; 8]).repeat(5_000);
+    for _ in 0..10 {
+        received(&mut connection, &pings).unwrap();
+        connection.sent(connection.output().len() - 1);
+    }
+}
+
+/// A server that resets calls whose requests it has not read.
+#[test]
+fn no_calls_start_while_much_output_waits() {
+    let mut connection = connection();
+    received(&mut connection, &window_update(0, 1 << 30)).unwrap();
+    for number in 0..1_000 {
+        if connection.start(PATH, number, |out| out.extend_from_slice(&[b'v'; 10_000])).is_none() {
+            break;
+        }
+        let mut reset = Vec::new();
+        frame::put_reset(&mut reset, 2 * number + 1, Reason::REFUSED_STREAM);
+        received(&mut connection, &reset).unwrap();
+    }
+    assert!(connection.output().len() < 5 << 20, "{} bytes", connection.output().len());
+    assert!(!connection.has_room());
+    connection.sent(2 << 20);
+    assert!(connection.has_room());
+}
+
+/// Memory is bounded by what is not sent yet, even if something always waits.
+#[test]
+fn sent_output_is_freed_before_all_is_sent() {
+    let mut connection = connection();
+    received(&mut connection, &window_update(0, 1 << 30)).unwrap();
+    for tag in 0..2_000 {
+        start(&mut connection, tag, &[b'v'; 10_000]);
+        let unsent = connection.output().len();
+        connection.sent(unsent - 1);
+    }
+    assert_eq!(connection.output().len(), 1);
+    assert!(connection.output.len() < 1 << 20, "{} bytes", connection.output.len());
+}
+
+#[test]
+fn output_is_sent_once_and_in_order() {
+    let mut connection = connection();
+    received(&mut connection, &window_update(0, 1 << 30)).unwrap();
+    let (mut expected, mut sent) = (Vec::new(), Vec::new());
+    for number in 0..500 {
+        let before = connection.output().len();
+        start(&mut connection, number, &[number as u8; 3_000]);
+        let output = connection.output();
+        expected.extend_from_slice(&output[before..]);
+        let bytes = output.len().saturating_sub(number as usize * 7_919 % 200_000);
+        sent.extend_from_slice(&output[..bytes]);
+        connection.sent(bytes);
+    }
+    sent.extend_from_slice(connection.output());
+    assert!(sent == expected);
 }
 
 /// Bytes that are almost frames: there is no panic, whatever they are.

@@ -22,7 +22,8 @@ use tokio::time::Instant;
 
 /// `/message…` is served as a complete message, if it is one: its reply is the message.
 /// `/slow` and `/message/slow` never end. `/echo` sends the request back while it arrives.
-/// `/size/N` has a body of N bytes and trailers. `/drop` answers without reading.
+/// `/size/N` has a body of N bytes and trailers. `/drop` answers without reading. `/busy` has always
+/// something to do, and never ends.
 #[derive(Clone, Default)]
 pub(crate) struct TestApplication {
     /// Calls in progress.
@@ -121,6 +122,9 @@ impl Application for TestApplication {
             let path = request.uri().path().to_owned();
             let mut response = Response::new(TestBody::Empty);
             match path.as_str() {
+                "/busy" => loop {
+                    tokio::task::consume_budget().await;
+                },
                 "/slow" => std::future::pending::<()>().await,
                 "/echo" => *response.body_mut() = TestBody::Echo(request.into_body()),
                 "/drop" => {}

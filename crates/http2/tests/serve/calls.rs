@@ -210,3 +210,17 @@ async fn a_message_that_is_late_ends_with_the_deadline() {
     assert!((300..400).contains(&took.as_millis()), "{took:?}");
     assert_eq!(served.application.open.load(Ordering::SeqCst), 0);
 }
+
+/// It uses all of the time that the connection's task gets at once.
+#[tokio::test]
+async fn deadlines_pass_beside_a_call_that_is_always_busy() {
+    let (client, served) = client_and_server(ConnectionConfig::default()).await;
+    let (_busy, _) = client.clone().send_request(request("/busy"), true).unwrap();
+    wait_for_open(&served, 1).await;
+    let mut late = request("/message/slow");
+    late.headers_mut().insert("grpc-timeout", "50m".parse().unwrap());
+    let (response, mut sender) = client.clone().send_request(late, false).unwrap();
+    sender.send_data(Bytes::from_static(b"message"), true).unwrap();
+    let response = timeout(Duration::from_secs(10), response).await.expect("the deadline").unwrap();
+    assert_eq!(response.headers()["grpc-status"], "4");
+}

@@ -71,34 +71,64 @@ enum SlotState {
 enum LinkEvent {
     Received(usize),
     Lost(String),
+    /// Enough was sent that another request may start.
+    HasRoom,
     Timer,
 }
 
 impl LoadLink {
     pub(super) async fn open(address: &ConnectionAddress) -> io::Result<Self> {
-        let dialled = tokio::time::timeout(address.dial_timeout, async {
-            match &address.tls {
-                Some(tls) => tls.connect(&address.authority).await,
-                None => {
-                    let stream = TcpStream::connect(&address.authority).await?;
-                    stream.set_nodelay(true)?;
-                    Ok(Box::new(stream) as Box<dyn PeerStream>)
-                }
-            }
-        });
-        let timed_out = |_| io::Error::new(io::ErrorKind::TimedOut, "deadline has elapsed");
-        let stream = dialled.await.map_err(timed_out)??;
         let mut fields = vec![("user-agent".to_owned(), USER_AGENT.to_owned())];
         fields.extend(address.token.iter().map(|token| ("token".to_owned(), token.clone())));
         let authority = address.authority.clone();
         let target = CallTarget { is_tls: address.tls.is_some(), authority, fields };
-        let http = UnaryConnection::new(&target);
-        Ok(Self { stream, http, buffer: vec![0; READ_BYTES], must_flush: false })
+        let opened = tokio::time::timeout(address.dial_timeout, async {
+            let stream = match &address.tls {
+                Some(tls) => tls.connect(&address.authority).await?,
+                None => {
+                    let stream = TcpStream::connect(&address.authority).await?;
+                    stream.set_nodelay(true)?;
+                    Box::new(stream)
+                }
+            };
+            let mut link = Self::new(stream, &target);
+            link.receive_settings().await?;
+            Ok(link)
+        });
+        let timed_out = |_| io::Error::new(io::ErrorKind::TimedOut, "deadline has elapsed");
+        opened.await.map_err(timed_out)?
+    }
+
+    fn new(stream: Box<dyn PeerStream>, target: &CallTarget) -> Self {
+        let http = UnaryConnection::new(target);
+        Self { stream, http, buffer: vec![0; READ_BYTES], must_flush: false }
+    }
+
+    /// Waits until the server has said how many calls may be open.
+    async fn receive_settings(&mut self) -> io::Result<()> {
+        while !self.http.has_settings() {
+            match poll_fn(|context| self.poll(context)).await {
+                LinkEvent::Received(bytes) => {
+                    let received = self.http.receive(&self.buffer[..bytes], |_, _| ());
+                    received.map_err(io::Error::other)?;
+                }
+                LinkEvent::Lost(error) => return Err(io::Error::other(error)),
+                LinkEvent::HasRoom | LinkEvent::Timer => {}
+            }
+        }
+        // No call would start or fail on it: there would be one connection after the other.
+        if self.http.is_closing() { Err(io::Error::other(self.end_text())) } else { Ok(()) }
+    }
+
+    /// Why the server has closed the connection.
+    fn end_text(&self) -> String {
+        self.http.closing_error().unwrap_or_else(|| "closed by the server".to_owned())
     }
 
     /// Sends the output, and receives.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<LinkEvent> {
         let lost = |error: io::Error| LinkEvent::Lost(error.to_string());
+        let had_room = self.http.has_room();
         while !self.http.output().is_empty() {
             match Pin::new(&mut self.stream).poll_write(context, self.http.output()) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(lost(io::ErrorKind::WriteZero.into())),
@@ -110,6 +140,9 @@ impl LoadLink {
                 Poll::Pending => break,
             }
         }
+        if self.http.has_room() && !had_room {
+            return Poll::Ready(LinkEvent::HasRoom);
+        }
         if self.must_flush {
             match Pin::new(&mut self.stream).poll_flush(context) {
                 Poll::Ready(Ok(())) => self.must_flush = false,
@@ -120,10 +153,7 @@ impl LoadLink {
         let mut buffer = ReadBuf::new(&mut self.buffer);
         match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
             Poll::Ready(Ok(())) => Poll::Ready(match buffer.filled().len() {
-                0 => {
-                    let reason = self.http.closing_error();
-                    LinkEvent::Lost(reason.unwrap_or_else(|| "closed by the server".to_owned()))
-                }
+                0 => LinkEvent::Lost(self.end_text()),
                 received => LinkEvent::Received(received),
             }),
             Poll::Ready(Err(error)) => Poll::Ready(lost(error)),
@@ -175,9 +205,10 @@ impl LoadConnection {
                 return;
             }
             let timer = &mut self.timer;
-            let event = poll_fn(|context| match link.poll(context) {
-                Poll::Ready(event) => Poll::Ready(event),
-                Poll::Pending => timer.as_mut().poll(context).map(|()| LinkEvent::Timer),
+            // The timer first: a socket that always has something would leave it no turn.
+            let event = poll_fn(|context| match timer.as_mut().poll(context) {
+                Poll::Ready(()) => Poll::Ready(LinkEvent::Timer),
+                Poll::Pending => link.poll(context),
             });
             match event.await {
                 LinkEvent::Received(bytes) => {
@@ -191,6 +222,7 @@ impl LoadConnection {
                     self.fail_waiting(&format!("connection error: {error}"));
                     return;
                 }
+                LinkEvent::HasRoom => {}
                 LinkEvent::Timer => self.timer_passed(Some(&mut link.http)),
             }
         }
@@ -207,11 +239,10 @@ impl LoadConnection {
             }
             let wants = !self.ready.is_empty();
             let timer = &mut self.timer;
-            let opened = poll_fn(|context| {
-                if wants && let Poll::Ready(opened) = opening.as_mut().poll(context) {
-                    return Poll::Ready(Some(opened));
-                }
-                timer.as_mut().poll(context).map(|()| None)
+            let opened = poll_fn(|context| match timer.as_mut().poll(context) {
+                Poll::Ready(()) => Poll::Ready(None),
+                Poll::Pending if wants => opening.as_mut().poll(context).map(Some),
+                Poll::Pending => Poll::Pending,
             });
             match opened.await {
                 Some(Ok(link)) => {
@@ -268,6 +299,10 @@ impl LoadConnection {
         bytes: &[u8],
     ) -> Result<(), quorate_http2::ConnectionError> {
         let now = Instant::now();
+        if now >= self.timer_at {
+            // What arrives now is late for some, even if the timer has not fired yet.
+            self.timer_passed(Some(http));
+        }
         let mut any_succeeded = false;
         let received = http.receive(bytes, |tag, end| {
             let place = tag as usize;
@@ -359,3 +394,6 @@ impl LoadConnection {
 }
 
 const USER_AGENT: &str = concat!("quorate/", env!("CARGO_PKG_VERSION"));
+
+#[cfg(test)]
+mod tests;

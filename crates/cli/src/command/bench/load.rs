@@ -109,15 +109,22 @@ fn start_thread(planned: Vec<PlannedConnection>) -> Result<(OpenedReceiver, Load
             let connection = LoadConnection::new(address, link, clients, Arc::clone(&run));
             connections.spawn(connection.run());
         }
-        let mut total = BenchResult::new();
-        while let Some(result) = connections.join_next().await {
-            total.add(&result.unwrap_or_else(|_| BenchResult::new()));
+        if let Some(total) = sum_of(connections).await {
+            let _ = done.send(total);
         }
-        let _ = done.send(total);
     };
     let thread = thread::Builder::new().name("load".to_owned());
     thread.spawn(move || runtime.block_on(work)).map_err(failed)?;
     Ok((when_opened, LoadThread { start, result }))
+}
+
+/// `None` if a connection ended early: without its results, the others would look like all.
+async fn sum_of(mut connections: JoinSet<BenchResult>) -> Option<BenchResult> {
+    let mut total = BenchResult::new();
+    while let Some(result) = connections.join_next().await {
+        total.add(&result.ok()?);
+    }
+    Some(total)
 }
 
 async fn open_all(planned: &[PlannedConnection]) -> Result<Vec<LoadLink>, CliError> {
@@ -133,4 +140,20 @@ async fn open_all(planned: &[PlannedConnection]) -> Result<Vec<LoadLink>, CliErr
 
 fn thread_failed() -> CliError {
     CliError::failed("a thread of the load ended early")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_that_panics_fails_the_load() {
+        let mut connections = JoinSet::new();
+        connections.spawn(async { BenchResult::new() });
+        assert!(sum_of(connections).await.is_some());
+        let mut connections = JoinSet::new();
+        connections.spawn(async { BenchResult::new() });
+        connections.spawn(async { panic!("as expected") });
+        assert!(sum_of(connections).await.is_none());
+    }
 }
