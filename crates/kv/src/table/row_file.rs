@@ -7,7 +7,7 @@
 //! share the file system, never wait for much. Checksums of its contents stay in memory, so damaged and lost
 //! writes are detected.
 //!
-//! The file does not grow while little of the disk is free: the log and snapshots need it.
+//! The file takes no space while little of the disk is free: the log and snapshots need it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -99,6 +99,9 @@ enum Job {
 #[derive(Default)]
 struct Mover {
     space: FileSpace,
+    /// Whether the file system takes unused parts of the file back, so that to use them again takes space of
+    /// the disk, as growing does.
+    returns_space: bool,
     /// Bytes that are written to the file. They stay in memory until it is synced.
     written: Vec<WrittenBytes>,
 }
@@ -149,8 +152,8 @@ pub(super) trait RowStorage: Send + Sync {
     fn sync(&self) -> io::Result<()>;
     /// How much of the disk is free.
     fn free_bytes(&self) -> io::Result<u64>;
-    /// Returns the space to the file system if that can be done.
-    fn free(&self, extent: Extent);
+    /// Returns the space to the file system, and whether that was done.
+    fn free(&self, extent: Extent) -> bool;
     fn set_end(&self, end: u64);
 }
 
@@ -173,15 +176,16 @@ impl RowStorage for File {
     }
 
     /// Without it the space is still used for other rows.
-    fn free(&self, extent: Extent) {
-        #[cfg(target_os = "linux")]
-        {
-            use rustix::fs::{FallocateFlags, fallocate};
-            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            let _ = fallocate(self, flags, extent.start, extent.length);
-        }
-        #[cfg(not(target_os = "linux"))]
-        let _ = extent;
+    #[cfg(target_os = "linux")]
+    fn free(&self, extent: Extent) -> bool {
+        use rustix::fs::{FallocateFlags, fallocate};
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(self, flags, extent.start, extent.length).is_ok()
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn free(&self, _extent: Extent) -> bool {
+        false
     }
 
     fn set_end(&self, end: u64) {
@@ -342,7 +346,7 @@ impl RowFileState {
         while let Some(job) = self.next_job(!mover.written.is_empty()) {
             let moved = match job {
                 Job::Free(freed) => {
-                    freed.into_iter().for_each(|extent| self.free(&mut mover.space, extent));
+                    freed.into_iter().for_each(|extent| self.free(&mut mover, extent));
                     continue;
                 }
                 Job::Write(order, block) => self.write(&mut mover, order, &block),
@@ -358,9 +362,9 @@ impl RowFileState {
         self.rested.notify_all();
     }
 
-    fn free(&self, space: &mut FileSpace, extent: Extent) {
-        self.storage.free(extent);
-        if let Some(end) = space.free(extent) {
+    fn free(&self, mover: &mut Mover, extent: Extent) {
+        mover.returns_space |= self.storage.free(extent);
+        if let Some(end) = mover.space.free(extent) {
             self.storage.set_end(end);
         }
     }
@@ -378,9 +382,9 @@ impl RowFileState {
             BytesState::Memory(bytes) => bytes.clone(),
             BytesState::File(..) => return Ok(()),
         };
-        let written = self.allocate(&mut mover.space, bytes.len() as u64).and_then(|extent| {
+        let written = self.allocate(mover, bytes.len() as u64).and_then(|extent| {
             let written = self.storage.write(extent.start, &bytes);
-            written.inspect_err(|_| self.free(&mut mover.space, extent)).map(|()| extent)
+            written.inspect_err(|_| self.free(mover, extent)).map(|()| extent)
         });
         let extent = match written {
             Ok(extent) => extent,
@@ -395,9 +399,9 @@ impl RowFileState {
         if before + (bytes.len() as u64) < SYNC_BYTES { Ok(()) } else { self.sync(mover) }
     }
 
-    /// A part of the file that was unused, or at its end if the disk has room for it.
-    fn allocate(&self, space: &mut FileSpace, bytes: u64) -> io::Result<Extent> {
-        if space.needs_growth(bytes) {
+    /// A part of the file that was unused, or at its end, if the disk has room for it.
+    fn allocate(&self, mover: &mut Mover, bytes: u64) -> io::Result<Extent> {
+        if mover.returns_space || mover.space.needs_growth(bytes) {
             let rows =
                 self.memory_bytes.load(Ordering::Relaxed) + self.file_bytes.load(Ordering::Relaxed);
             let needed = FREE_BYTES_MIN + rows;
@@ -409,7 +413,7 @@ impl RowFileState {
                 return Err(io::Error::new(io::ErrorKind::StorageFull, text));
             }
         }
-        Ok(space.allocate(bytes))
+        Ok(mover.space.allocate(bytes))
     }
 
     /// Makes sure that what is written can be read, and frees its memory.
@@ -418,7 +422,7 @@ impl RowFileState {
             return Ok(());
         }
         let synced = self.storage.sync();
-        for WrittenBytes { closed, extent, checksums } in mover.written.drain(..) {
+        for WrittenBytes { closed, extent, checksums } in std::mem::take(&mut mover.written) {
             let bytes = closed.length as u64;
             self.written_bytes.fetch_sub(bytes, Ordering::Relaxed);
             if synced.is_ok() {
@@ -427,7 +431,7 @@ impl RowFileState {
                 let mut state = closed.state.write().unwrap_or_else(PoisonError::into_inner);
                 *state = BytesState::File(extent, checksums);
             } else {
-                self.free(&mut mover.space, extent);
+                self.free(mover, extent);
                 self.work().waiting.insert(closed.order, Arc::downgrade(&closed));
             }
         }

@@ -286,29 +286,50 @@ fn rows_stay_in_memory_until_the_file_is_synced() {
 fn the_file_does_not_grow_while_little_of_the_disk_is_free() {
     let parts = TestParts::new(100_000);
     let mut table = parts.table();
-    let put = |table: &mut MemoryTable, numbers: Range<u128>| {
-        numbers.for_each(|number| table.put(revision(number), vec![1; 1_000].into()).unwrap());
-    };
-    put(&mut table, 0..1_000);
+    put_rows(&mut table, 0..1_000);
     parts.file.wait_until_written();
     let (usage, length) = (parts.file.usage(), parts.contents.metadata().unwrap().len());
     assert!(usage.file_bytes > 800_000 && usage.memory_bytes <= 100_000, "{usage:?}");
     // A snapshot of a million bytes would not fit.
-    parts.free_bytes.store((256 << 20) + 900_000, Ordering::SeqCst);
-    put(&mut table, 1_000..2_000);
+    parts.disk_bytes.store(parts.allocated() + (256 << 20) + 900_000, Ordering::SeqCst);
+    put_rows(&mut table, 1_000..2_000);
     parts.wait_for_failures(2);
     assert_eq!(parts.contents.metadata().unwrap().len(), length);
     let reports = parts.reports.lock().unwrap().clone();
     assert!(matches!(&reports[..], [one] if one.starts_with("less than 25")), "{reports:?}");
     // Space that becomes unused is used again.
-    for number in 0..500 {
+    for number in 0..700 {
         table.remove(revision(number)).unwrap();
     }
-    while parts.file.usage().memory_bytes > 800_000 {
+    while parts.file.usage().memory_bytes > 950_000 {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(parts.contents.metadata().unwrap().len() <= length);
-    parts.free_bytes.store(u64::MAX, Ordering::SeqCst);
+    parts.disk_bytes.store(u64::MAX, Ordering::SeqCst);
+    while parts.file.usage().memory_bytes > 100_000 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Unused parts of the file were returned to the file system, so that others may have taken their space.
+#[test]
+fn unused_parts_of_the_file_are_not_used_while_little_of_the_disk_is_free() {
+    let parts = TestParts::new(100_000);
+    let mut table = parts.table();
+    put_rows(&mut table, 0..20_000);
+    parts.file.wait_until_written();
+    for number in 0..19_000 {
+        table.remove(revision(number)).unwrap();
+    }
+    parts.file.wait_until_written();
+    let few = parts.allocated();
+    assert!(few < 2_000_000, "{few}");
+    parts.disk_bytes.store(few + (10 << 20), Ordering::SeqCst);
+    put_rows(&mut table, 20_000..25_000);
+    parts.wait_for_failures(2);
+    assert_eq!(parts.allocated(), few);
+    assert!(parts.file.usage().memory_bytes > 4_900_000, "{:?}", parts.file.usage());
+    parts.disk_bytes.store(u64::MAX, Ordering::SeqCst);
     while parts.file.usage().memory_bytes > 100_000 {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -378,13 +399,18 @@ fn revision(number: u128) -> RowKey {
     RowKey(3 << 120 | number << 32)
 }
 
+fn put_rows(table: &mut MemoryTable, numbers: Range<u128>) {
+    numbers.for_each(|number| table.put(revision(number), vec![1; 1_000].into()).unwrap());
+}
+
 /// A file, and what a test needs to look at it.
 struct TestParts {
     file: RowFile,
     contents: File,
     fails: Arc<AtomicBool>,
     sync_fails: Arc<AtomicBool>,
-    free_bytes: Arc<AtomicU64>,
+    /// The size of the disk.
+    disk_bytes: Arc<AtomicU64>,
     /// Writes wait while a test has the lock.
     hang: Arc<Mutex<()>>,
     reports: Arc<Mutex<Vec<String>>>,
@@ -395,7 +421,7 @@ struct TestStorage {
     file: File,
     fails: Arc<AtomicBool>,
     sync_fails: Arc<AtomicBool>,
-    free_bytes: Arc<AtomicU64>,
+    disk_bytes: Arc<AtomicU64>,
     hang: Arc<Mutex<()>>,
     _ended: Arc<()>,
 }
@@ -405,13 +431,13 @@ impl TestParts {
         let contents = tempfile::tempfile().unwrap();
         let (fails, ended) = (Arc::<AtomicBool>::default(), Arc::new(()));
         let sync_fails = Arc::<AtomicBool>::default();
-        let free_bytes = Arc::new(AtomicU64::new(u64::MAX));
+        let disk_bytes = Arc::new(AtomicU64::new(u64::MAX));
         let hang = Arc::<Mutex<()>>::default();
         let storage = TestStorage {
             file: contents.try_clone().unwrap(),
             fails: Arc::clone(&fails),
             sync_fails: Arc::clone(&sync_fails),
-            free_bytes: Arc::clone(&free_bytes),
+            disk_bytes: Arc::clone(&disk_bytes),
             hang: Arc::clone(&hang),
             _ended: Arc::clone(&ended),
         };
@@ -423,7 +449,7 @@ impl TestParts {
         });
         let pause = Duration::from_millis(5);
         let file = RowFile::start(Box::new(storage), memory_bytes_max, pause, report).unwrap();
-        Self { file, contents, fails, sync_fails, free_bytes, hang, reports, ended }
+        Self { file, contents, fails, sync_fails, disk_bytes, hang, reports, ended }
     }
 
     fn table(&self) -> MemoryTable {
@@ -472,11 +498,12 @@ impl RowStorage for TestStorage {
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
-        Ok(self.free_bytes.load(Ordering::SeqCst))
+        let used = self.file.metadata()?.blocks() * 512;
+        Ok(self.disk_bytes.load(Ordering::SeqCst).saturating_sub(used))
     }
 
-    fn free(&self, extent: Extent) {
-        RowStorage::free(&self.file, extent);
+    fn free(&self, extent: Extent) -> bool {
+        RowStorage::free(&self.file, extent)
     }
 
     fn set_end(&self, end: u64) {
