@@ -59,6 +59,8 @@ struct RowFileState {
     memory_bytes_max: u64,
     retry_pause: Duration,
     report: RowFileReport,
+    /// Only the thread changes it without the lock of `work`, so that the thread misses no change while it
+    /// decides whether to wait.
     memory_bytes: AtomicU64,
     /// Of these, what is written and not synced.
     written_bytes: AtomicU64,
@@ -313,25 +315,28 @@ impl RowFileState {
         let bytes = bytes.saturating_sub(self.written_bytes.load(Ordering::Relaxed));
         let max = self.memory_bytes_max;
         let spare = SYNC_BYTES.min(max / 8);
-        work.is_moving = bytes > max || work.is_moving && bytes > max - spare;
-        let may_move = work.is_moving && !work.waiting.is_empty();
-        !work.stopping && (!work.freed.is_empty() || may_move)
+        let exceeds = bytes > max || work.is_moving && bytes > max - spare;
+        work.is_moving = exceeds && !work.waiting.is_empty();
+        !work.stopping && (!work.freed.is_empty() || work.is_moving)
     }
 
-    /// `None` when the thread has to end.
+    /// Waits for work. `None` when the thread has to end.
     fn next_job(&self, must_sync: bool) -> Option<Job> {
         let mut work = self.work();
-        if !self.update_work(&mut work) && !work.stopping {
+        loop {
+            if work.stopping {
+                return None;
+            }
+            // Evaluated once in each turn.
+            if self.update_work(&mut work) {
+                break;
+            }
             if must_sync {
                 return Some(Job::Sync);
             }
             work.is_busy = false;
             self.rested.notify_all();
-        }
-        let is_idle = |work: &mut Work| !work.stopping && !self.update_work(work);
-        let mut work = self.wake.wait_while(work, is_idle).unwrap_or_else(PoisonError::into_inner);
-        if work.stopping {
-            return None;
+            work = self.wake.wait(work).unwrap_or_else(PoisonError::into_inner);
         }
         work.is_busy = true;
         if !work.freed.is_empty() {
@@ -535,8 +540,9 @@ impl Drop for ClosedBytes {
         let length = self.length as u64;
         match self.state.get_mut().unwrap_or_else(PoisonError::into_inner) {
             BytesState::Memory(_) => {
+                let mut work = self.file.work();
                 self.file.memory_bytes.fetch_sub(length, Ordering::Relaxed);
-                self.file.work().waiting.remove(&self.order);
+                work.waiting.remove(&self.order);
             }
             BytesState::File(extent, _) => {
                 self.file.file_bytes.fetch_sub(length, Ordering::Relaxed);
@@ -544,5 +550,26 @@ impl Drop for ClosedBytes {
                 self.file.wake.notify_one();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise the thread could decide to sync because of the one number, and to wait because of the next.
+    #[test]
+    fn memory_is_not_freed_while_the_thread_decides_what_to_do() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = RowFile::create(&directory.path().join("rows"), 1 << 20, Box::new(|_| {}));
+        let file = file.unwrap();
+        let closed = file.add(vec![7; 100].into(), None);
+        let work = file.0.0.work();
+        let dropping = thread::spawn(move || drop(closed));
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(file.usage().memory_bytes, 100);
+        drop(work);
+        dropping.join().unwrap();
+        assert_eq!(file.usage().memory_bytes, 0);
     }
 }
