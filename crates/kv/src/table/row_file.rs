@@ -30,8 +30,8 @@ use super::file_space::{Extent, FileSpace};
 #[derive(Clone)]
 pub struct RowFile(Arc<WriterHandle>);
 
-/// Called when writing to a [`RowFile`] begins to fail, and with `Ok` when it works again. Until then
-/// rows stay in memory.
+/// Called when writing to a [`RowFile`] begins to fail, and with `Ok` when the rows do not exceed their memory
+/// any more.
 pub type RowFileReport = Box<dyn Fn(Result<(), &io::Error>) + Send + Sync>;
 
 /// How much memory and disk the rows of a [`RowFile`]'s tables take.
@@ -85,6 +85,7 @@ struct Work {
     /// The rows exceeded their memory, and are moved until they are somewhat below it.
     is_moving: bool,
     is_busy: bool,
+    /// A write failed, and the rows exceed their memory since then.
     is_failing: bool,
     stopping: bool,
 }
@@ -93,7 +94,7 @@ struct Work {
 enum Job {
     Free(Vec<Extent>),
     Write(MoveOrder, Weak<ClosedBytes>),
-    /// Of what is written.
+    /// Of what is written. No more rows have to be moved.
     Sync,
 }
 
@@ -331,7 +332,7 @@ impl RowFileState {
             if self.update_work(&mut work) {
                 break;
             }
-            if must_sync {
+            if must_sync || work.is_failing {
                 return Some(Job::Sync);
             }
             work.is_busy = false;
@@ -355,7 +356,7 @@ impl RowFileState {
                     continue;
                 }
                 Job::Write(order, block) => self.write(&mut mover, order, &block),
-                Job::Sync => self.sync(&mut mover),
+                Job::Sync => self.sync(&mut mover).inspect(|()| self.set_failing(None)),
             };
             if let Err(error) = moved {
                 // Those before it may not have failed.
@@ -441,7 +442,6 @@ impl RowFileState {
             }
         }
         if synced.is_ok() {
-            self.set_failing(None);
             let memory_bytes = self.memory_bytes.load(Ordering::Relaxed);
             // A state that is loaded at once would exceed the memory by much.
             if memory_bytes < 2 * self.memory_bytes_max {
@@ -456,6 +456,7 @@ impl RowFileState {
             self.failures.fetch_add(1, Ordering::Relaxed);
         }
         let was_failing = std::mem::replace(&mut self.work().is_failing, error.is_some());
+        self.rested.notify_all();
         if was_failing != error.is_some() {
             (self.report)(error.map_or(Ok(()), Err));
         }
@@ -464,9 +465,6 @@ impl RowFileState {
     /// Leaves the disk to others.
     fn pause(&self, time: Duration) {
         let work = self.work();
-        if work.is_failing {
-            self.rested.notify_all();
-        }
         let is_paused = |work: &mut Work| !work.stopping;
         drop(self.wake.wait_timeout_while(work, time, is_paused));
     }

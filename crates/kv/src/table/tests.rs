@@ -259,7 +259,40 @@ fn rows_stay_in_memory_while_writes_fail_and_are_moved_later() {
         std::thread::sleep(Duration::from_millis(1));
     }
     map.assert_same(&table);
+    parts.wait_for_reports(2);
+    assert_eq!(*parts.reports.lock().unwrap(), ["no space left", "ok"]);
+}
+
+#[test]
+fn a_failure_is_reported_once_though_some_writes_succeed() {
+    let parts = TestParts::new(100_000);
+    let mut table = parts.table();
+    put_rows(&mut table, 0..2_000);
     parts.file.wait_until_written();
+    parts.disk_bytes.store(parts.allocated() + (256 << 20) + 2_000_000, Ordering::SeqCst);
+    put_rows(&mut table, 2_000..5_000);
+    parts.wait_for_failures(1);
+    // Makes room for some rows each time.
+    for number in (0..1_920).step_by(64) {
+        (number..number + 64).for_each(|number| table.remove(revision(number)).unwrap());
+        parts.wait_for_failures(parts.file.usage().failures + 1);
+    }
+    assert!(parts.file.usage().memory_bytes < 2_500_000, "{:?}", parts.file.usage());
+    assert_eq!(parts.reports.lock().unwrap().len(), 1);
+    parts.disk_bytes.store(u64::MAX, Ordering::SeqCst);
+    parts.wait_for_reports(2);
+    assert_eq!(parts.reports.lock().unwrap()[1], "ok");
+}
+
+#[test]
+fn a_failure_ends_when_the_rows_that_failed_are_removed() {
+    let parts = TestParts::new(100_000);
+    parts.fails.store(true, Ordering::SeqCst);
+    let mut table = parts.table();
+    put_rows(&mut table, 0..1_000);
+    parts.wait_for_failures(2);
+    (0..1_000).for_each(|number| table.remove(revision(number)).unwrap());
+    parts.wait_for_reports(2);
     assert_eq!(*parts.reports.lock().unwrap(), ["no space left", "ok"]);
 }
 
@@ -458,6 +491,12 @@ impl TestParts {
 
     fn wait_for_failures(&self, count: u64) {
         while self.file.usage().failures < count {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn wait_for_reports(&self, count: usize) {
+        while self.reports.lock().unwrap().len() < count {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
