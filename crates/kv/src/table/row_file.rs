@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::file_space::{Extent, FileSpace};
+use super::file_space::{Extent, FileSpace, joined};
 
 /// A file without a name that takes the oldest rows of tables in memory. Clones are handles to the
 /// same file.
@@ -92,7 +92,6 @@ struct Work {
 
 /// What the thread does next.
 enum Job {
-    Free(Vec<Extent>),
     Write(MoveOrder, Weak<ClosedBytes>),
     /// Of what is written. No more rows have to be moved.
     Sync,
@@ -105,6 +104,8 @@ struct Mover {
     /// Whether the file system takes unused parts of the file back, so that to use them again takes space of
     /// the disk, as growing does.
     returns_space: bool,
+    /// Parts of the file that are unused, in order, and not returned to the file system yet.
+    freed: Vec<Extent>,
     /// Bytes that are written to the file. They stay in memory until it is synced.
     written: Vec<WrittenBytes>,
 }
@@ -145,6 +146,8 @@ const RETRY_PAUSE: Duration = Duration::from_secs(10);
 const SYNC_BYTES: u64 = 4 << 20;
 /// The pause after a sync, unless the thread is far behind.
 const SYNC_PAUSE: Duration = Duration::from_millis(20);
+/// So many unused parts of the file are returned before the next rows are written.
+const FREES_AT_ONCE: usize = 16;
 /// So much of the disk stays free for the log, besides the size of a snapshot of all rows.
 const FREE_BYTES_MIN: u64 = 256 << 20;
 
@@ -318,43 +321,35 @@ impl RowFileState {
         let spare = SYNC_BYTES.min(max / 8);
         let exceeds = bytes > max || work.is_moving && bytes > max - spare;
         work.is_moving = exceeds && !work.waiting.is_empty();
-        !work.stopping && (!work.freed.is_empty() || work.is_moving)
+        work.is_moving || !work.freed.is_empty()
     }
 
     /// Waits for work. `None` when the thread has to end.
-    fn next_job(&self, must_sync: bool) -> Option<Job> {
+    fn next_job(&self, mover: &Mover) -> Option<Job> {
         let mut work = self.work();
         loop {
             if work.stopping {
                 return None;
             }
             // Evaluated once in each turn.
-            if self.update_work(&mut work) {
+            let has_work = self.update_work(&mut work) || work.is_failing;
+            if has_work || !mover.freed.is_empty() || !mover.written.is_empty() {
                 break;
-            }
-            if must_sync || work.is_failing {
-                return Some(Job::Sync);
             }
             work.is_busy = false;
             self.rested.notify_all();
             work = self.wake.wait(work).unwrap_or_else(PoisonError::into_inner);
         }
         work.is_busy = true;
-        if !work.freed.is_empty() {
-            return Some(Job::Free(std::mem::take(&mut work.freed)));
-        }
-        let (order, oldest) = work.waiting.pop_first()?;
-        Some(Job::Write(order, oldest))
+        let oldest = if work.is_moving { work.waiting.pop_first() } else { None };
+        Some(oldest.map_or(Job::Sync, |(order, oldest)| Job::Write(order, oldest)))
     }
 
     fn run(&self) {
         let mut mover = Mover::default();
-        while let Some(job) = self.next_job(!mover.written.is_empty()) {
+        while let Some(job) = self.next_job(&mover) {
+            self.free_some(&mut mover);
             let moved = match job {
-                Job::Free(freed) => {
-                    freed.into_iter().for_each(|extent| self.free(&mut mover, extent));
-                    continue;
-                }
                 Job::Write(order, block) => self.write(&mut mover, order, &block),
                 Job::Sync => self.sync(&mut mover).inspect(|()| self.set_failing(None)),
             };
@@ -362,16 +357,33 @@ impl RowFileState {
                 // Those before it may not have failed.
                 let _ = self.sync(&mut mover);
                 self.set_failing(Some(&error));
+                // Unused parts may be the space that is missing.
+                while self.free_some(&mut mover) {}
                 self.pause(self.retry_pause);
             }
         }
         self.rested.notify_all();
     }
 
+    /// Returns unused parts of the file to the file system, the last ones first: without the parts at its end,
+    /// the file is shorter. Whether there are more.
+    fn free_some(&self, mover: &mut Mover) -> bool {
+        if mover.freed.is_empty() {
+            let freed = std::mem::take(&mut self.work().freed);
+            mover.freed = joined(freed);
+        }
+        for _ in 0..FREES_AT_ONCE {
+            let Some(extent) = mover.freed.pop() else { break };
+            self.free(mover, extent);
+        }
+        let work = self.work();
+        !work.stopping && !(mover.freed.is_empty() && work.freed.is_empty())
+    }
+
     fn free(&self, mover: &mut Mover, extent: Extent) {
-        mover.returns_space |= self.storage.free(extent);
-        if let Some(end) = mover.space.free(extent) {
-            self.storage.set_end(end);
+        match mover.space.free(extent) {
+            Some(end) => self.storage.set_end(end),
+            None => mover.returns_space |= self.storage.free(extent),
         }
     }
 

@@ -177,6 +177,49 @@ fn removed_rows_free_their_space_unless_a_view_has_them() {
 }
 
 #[test]
+fn space_is_freed_in_large_parts() {
+    let parts = TestParts::new(0);
+    let mut table = parts.table();
+    put_rows(&mut table, 0..20_000);
+    parts.file.wait_until_written();
+    let (view, hang) = (table.view().unwrap(), parts.hang.lock().unwrap());
+    // The thread waits with this row while all others become unused.
+    table.put(revision(20_000), vec![1; 100_000].into()).unwrap();
+    parts.wait_for_hanging();
+    drop((table, view));
+    parts.calls.lock().unwrap().clear();
+    drop(hang);
+    parts.file.wait_until_written();
+    let calls = parts.calls.lock().unwrap().clone();
+    assert_eq!(parts.allocated(), 0);
+    assert!(calls.len() < 10, "{calls:?} for 300 blocks");
+}
+
+#[test]
+fn rows_are_moved_while_much_space_is_freed() {
+    let parts = TestParts::new(0);
+    let mut table = parts.table();
+    let mut put = |numbers: Range<u128>| {
+        numbers.for_each(|number| table.put(revision(number), vec![1; 70_000].into()).unwrap());
+    };
+    put(0..200);
+    parts.file.wait_until_written();
+    let hang = parts.hang.lock().unwrap();
+    put(200..211);
+    parts.wait_for_hanging();
+    // No two of them touch each other.
+    (0..200).step_by(2).for_each(|number| table.remove(revision(number)).unwrap());
+    parts.calls.lock().unwrap().clear();
+    drop(hang);
+    parts.file.wait_until_written();
+    let calls = parts.calls.lock().unwrap().clone();
+    assert_eq!(calls.iter().filter(|call| **call == "free").count(), 100);
+    let writes: Vec<_> = (0..calls.len()).filter(|at| calls[*at] == "write").collect();
+    assert_eq!(writes.len(), 11);
+    assert!(writes.windows(2).all(|pair| pair[1] - pair[0] <= 17), "{calls:?}");
+}
+
+#[test]
 fn a_staged_state_and_a_detached_table_use_the_file() {
     let parts = TestParts::new(0);
     let mut table = parts.table();
@@ -446,7 +489,10 @@ struct TestParts {
     disk_bytes: Arc<AtomicU64>,
     /// Writes wait while a test has the lock.
     hang: Arc<Mutex<()>>,
+    is_hanging: Arc<AtomicBool>,
     reports: Arc<Mutex<Vec<String>>>,
+    /// What the thread has done with the file.
+    calls: Arc<Mutex<Vec<&'static str>>>,
     ended: Arc<()>,
 }
 
@@ -456,6 +502,8 @@ struct TestStorage {
     sync_fails: Arc<AtomicBool>,
     disk_bytes: Arc<AtomicU64>,
     hang: Arc<Mutex<()>>,
+    is_hanging: Arc<AtomicBool>,
+    calls: Arc<Mutex<Vec<&'static str>>>,
     _ended: Arc<()>,
 }
 
@@ -466,12 +514,16 @@ impl TestParts {
         let sync_fails = Arc::<AtomicBool>::default();
         let disk_bytes = Arc::new(AtomicU64::new(u64::MAX));
         let hang = Arc::<Mutex<()>>::default();
+        let is_hanging = Arc::<AtomicBool>::default();
+        let calls = Arc::<Mutex<Vec<&'static str>>>::default();
         let storage = TestStorage {
             file: contents.try_clone().unwrap(),
             fails: Arc::clone(&fails),
             sync_fails: Arc::clone(&sync_fails),
             disk_bytes: Arc::clone(&disk_bytes),
             hang: Arc::clone(&hang),
+            is_hanging: Arc::clone(&is_hanging),
+            calls: Arc::clone(&calls),
             _ended: Arc::clone(&ended),
         };
         let reports: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -482,7 +534,18 @@ impl TestParts {
         });
         let pause = Duration::from_millis(5);
         let file = RowFile::start(Box::new(storage), memory_bytes_max, pause, report).unwrap();
-        Self { file, contents, fails, sync_fails, disk_bytes, hang, reports, ended }
+        Self {
+            file,
+            contents,
+            fails,
+            sync_fails,
+            disk_bytes,
+            hang,
+            is_hanging,
+            reports,
+            calls,
+            ended,
+        }
     }
 
     fn table(&self) -> MemoryTable {
@@ -491,6 +554,12 @@ impl TestParts {
 
     fn wait_for_failures(&self, count: u64) {
         while self.file.usage().failures < count {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn wait_for_hanging(&self) {
+        while !self.is_hanging.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -522,7 +591,10 @@ impl RowStorage for TestStorage {
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.is_hanging.store(true, Ordering::SeqCst);
         drop(self.hang.lock().unwrap());
+        self.is_hanging.store(false, Ordering::SeqCst);
+        self.calls.lock().unwrap().push("write");
         match self.fails.load(Ordering::SeqCst) {
             true => Err(io::Error::other("no space left")),
             false => self.file.write(offset, bytes),
@@ -542,10 +614,12 @@ impl RowStorage for TestStorage {
     }
 
     fn free(&self, extent: Extent) -> bool {
+        self.calls.lock().unwrap().push("free");
         RowStorage::free(&self.file, extent)
     }
 
     fn set_end(&self, end: u64) {
+        self.calls.lock().unwrap().push("set end");
         self.file.set_end(end);
     }
 }
