@@ -132,6 +132,14 @@ pub(super) struct ClosedBytes {
     file: Arc<RowFileState>,
 }
 
+/// A part of a block's bytes.
+pub(super) enum ClosedPart {
+    /// All of them, which are in memory anyway.
+    Memory(Bytes),
+    /// These were read from the file, and where they start.
+    File(usize, Bytes),
+}
+
 enum BytesState {
     Memory(Bytes),
     /// In the file, with the checksum of each chunk.
@@ -504,11 +512,10 @@ impl ClosedBytes {
         self.file.add(bytes, Some(self.age()))
     }
 
-    /// Bytes that contain this range, and where they start. Damaged bytes are
-    /// [`io::ErrorKind::InvalidData`].
-    pub(super) fn read(&self, range: Range<usize>) -> io::Result<(usize, Bytes)> {
+    /// Bytes that contain this range. Damaged bytes are [`io::ErrorKind::InvalidData`].
+    pub(super) fn read(&self, range: Range<usize>) -> io::Result<ClosedPart> {
         match &*self.state() {
-            BytesState::Memory(bytes) => Ok((0, bytes.clone())),
+            BytesState::Memory(bytes) => Ok(ClosedPart::Memory(bytes.clone())),
             // They stay in the file, so the lock delays no writer.
             BytesState::File(extent, checksums) => {
                 let read = self.read_file(*extent, checksums, range);
@@ -522,7 +529,7 @@ impl ClosedBytes {
         extent: Extent,
         checksums: &[u32],
         range: Range<usize>,
-    ) -> io::Result<(usize, Bytes)> {
+    ) -> io::Result<ClosedPart> {
         let first = range.start / CHUNK_BYTES;
         let start = first * CHUNK_BYTES;
         let end = range.end.next_multiple_of(CHUNK_BYTES).min(self.length);
@@ -532,7 +539,7 @@ impl ClosedBytes {
         if !bytes.chunks(CHUNK_BYTES).map(crc32c::crc32c).zip(expected).all(|(a, b)| a == b) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "rows are damaged"));
         }
-        Ok((start, bytes.into()))
+        Ok(ClosedPart::File(start, bytes.into()))
     }
 }
 

@@ -425,6 +425,27 @@ fn rows_in_the_file_are_known() {
     assert!(!MemoryTable::default().is_in_file(revision(0)));
 }
 
+/// A scan reads ahead.
+#[test]
+fn a_row_that_is_kept_does_not_keep_all_that_was_read() {
+    let parts = TestParts::new(0);
+    let mut table = parts.table();
+    for number in 0..100 {
+        let bytes = [4_200, 3_900, 12_000][number as usize % 3];
+        table.put(revision(number), vec![7; bytes].into()).unwrap();
+    }
+    parts.file.wait_until_written();
+    let mut copied = BTreeMap::new();
+    let visit = &mut |_, row: RowRef<'_>| {
+        *copied.entry((row.len(), row.to_bytes().as_ptr() != row.as_ptr())).or_insert(0) += 1;
+        ControlFlow::Continue(())
+    };
+    table.scan(revision(0), revision(90), visit).unwrap();
+    let expected =
+        BTreeMap::from([((3_900, true), 30), ((4_200, true), 30), ((12_000, false), 30)]);
+    assert_eq!(copied, expected);
+}
+
 #[test]
 fn nothing_waits_for_a_disk_that_hangs() {
     let parts = TestParts::new(10_000);
