@@ -137,6 +137,23 @@ fn the_newest_rows_stay_in_memory() {
     }
 }
 
+/// Revisions ascend, so this does not happen yet.
+#[test]
+fn rows_that_are_put_before_all_others_do_not_stay_in_memory() {
+    let parts = TestParts::new(0);
+    let (mut table, mut map) = (parts.table(), RowMap::default());
+    for number in (0..2_000u16).rev() {
+        let (key, row) = (revision(number.into()), Bytes::from(vec![number as u8; 1_000]));
+        table.put(key, row.clone()).unwrap();
+        map.0.insert(key, row);
+    }
+    parts.file.wait_until_written();
+    map.assert_same(&table);
+    let usage = parts.file.usage();
+    // But those of the last block.
+    assert!(usage.file_bytes >= 1_900_000 && usage.memory_bytes == 0, "{usage:?}");
+}
+
 #[test]
 fn removed_rows_free_their_space_unless_a_view_has_them() {
     let parts = TestParts::new(100_000);
