@@ -103,11 +103,8 @@ impl<T: Table> Kv<T> {
                 match self.read_version(seen.row) {
                     Ok(kv) => {
                         read.found.count += 1;
-                        let from_file = match self.table.is_in_file(seen.row.key()) {
-                            true => FILE_READ_BYTES,
-                            false => 0,
-                        };
-                        *bytes = bytes.saturating_sub(kv.value.len() + from_file);
+                        *bytes =
+                            bytes.saturating_sub(kv.value.len() + self.file_read_bytes(seen.row));
                         read.collect(kv);
                         ControlFlow::Continue(())
                     }
@@ -255,6 +252,11 @@ impl<T: Table> Kv<T> {
     pub(crate) fn key_at(&self, key: &[u8], main: i64) -> Result<Option<KeyValue>, TableError> {
         let seen = self.state.index.at(key, main);
         seen.map(|seen| self.read_version(seen.row)).transpose()
+    }
+
+    /// What reading this row counts in the bytes of a step, besides its value.
+    pub(crate) fn file_read_bytes(&self, row: VersionRow) -> usize {
+        if self.table.is_in_file(row.key()) { FILE_READ_BYTES } else { 0 }
     }
 
     /// The row of a put.
