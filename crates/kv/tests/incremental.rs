@@ -287,6 +287,41 @@ fn a_command_that_compares_many_rows_reports_progress() {
 }
 
 #[test]
+fn a_step_hashes_few_rows_if_they_are_large() {
+    let test = store_with_file(50, &[7; 100_000]);
+    let mut hashing = test.kv.start_hash(0).unwrap();
+    let mut steps = 1;
+    while test.kv.continue_hash(&mut hashing, usize::MAX).unwrap().unwrap() {
+        steps += 1;
+    }
+    assert!((8..=10).contains(&steps), "{steps} steps for 5 MB");
+    assert_eq!(hashing.finish(), test.kv.query(&Query::HashKv(0)).unwrap());
+}
+
+#[test]
+fn commands_hash_few_rows_of_a_compaction_and_report_progress() {
+    let mut test = store_with_file(1_000, b"value");
+    let revision = test.kv.revision();
+    let compact = Command::Compact(Compact { revision });
+    assert!(progress_of(&mut test, &compact) >= 1_000);
+    // Without a file it is the same.
+    let in_memory = TestKv { kv: Kv::open(MemoryTable::default()).unwrap(), applied: 0 };
+    for mut test in [store_with_file(0, b""), in_memory] {
+        for number in 0..50 {
+            let (key, value) = (format!("key {number}").into(), vec![7; 100_000].into());
+            test.apply(&Command::Put(Put { key, value, ..Put::default() }));
+        }
+        let compact = Command::Compact(Compact { revision: test.kv.revision() });
+        let mut hashed = Vec::new();
+        let put = Command::Put(Put { key: "other".into(), ..Put::default() });
+        for command in [compact, Command::Noop, put] {
+            hashed.push(progress_of(&mut test, &command));
+        }
+        assert_eq!(hashed, [11, 11, 3]);
+    }
+}
+
+#[test]
 fn the_size_of_a_read_is_known_before_it_is_read() {
     for query in queries() {
         let test = TestKv::new();
