@@ -13,6 +13,7 @@ use bytes::Bytes;
 
 use crate::command::KeyRange;
 use crate::machine::Kv;
+use crate::range::SCAN_BYTES_MAX;
 use crate::reply::KeyValue;
 use crate::revision::{Revision, RowHead, RowKey, RowKind, RowWrite, read_row, read_row_head};
 use crate::table::{Table, TableError};
@@ -72,6 +73,8 @@ pub struct PollLimits {
     pub bytes_max: usize,
     /// Stop after this many rows of history, whether or not they match. They may be read from a file.
     pub rows_max: usize,
+    /// Stop after so many bytes of them.
+    pub row_bytes_max: usize,
 }
 
 impl PollLimits {
@@ -92,11 +95,22 @@ impl PollLimits {
     pub fn rows_max(self, rows_max: usize) -> Self {
         Self { rows_max, ..self }
     }
+
+    /// Sets [`Self::row_bytes_max`].
+    #[must_use]
+    pub fn row_bytes_max(self, row_bytes_max: usize) -> Self {
+        Self { row_bytes_max, ..self }
+    }
 }
 
 impl Default for PollLimits {
     fn default() -> Self {
-        Self { events_max: 1_000, bytes_max: 1 << 20, rows_max: 2_000 }
+        Self {
+            events_max: 1_000,
+            bytes_max: 1 << 20,
+            rows_max: 2_000,
+            row_bytes_max: SCAN_BYTES_MAX,
+        }
     }
 }
 
@@ -361,6 +375,7 @@ struct PollCollector<'a> {
     events: Vec<WatchEvent>,
     bytes: usize,
     rows: usize,
+    row_bytes: usize,
     last_seen: i64,
     /// Set when a limit was reached: events after this revision were not collected.
     full_after: Option<i64>,
@@ -374,6 +389,7 @@ impl<'a> PollCollector<'a> {
             events: Vec::new(),
             bytes: 0,
             rows: 0,
+            row_bytes: 0,
             last_seen: 0,
             full_after: None,
         }
@@ -389,7 +405,8 @@ impl<'a> PollCollector<'a> {
     ) -> ControlFlow<()> {
         let enough = self.events.len() >= self.limits.events_max
             || self.bytes >= self.limits.bytes_max
-            || self.rows >= self.limits.rows_max;
+            || self.rows >= self.limits.rows_max
+            || self.row_bytes >= self.limits.row_bytes_max;
         if enough && revision > self.last_seen && self.rows > 0 {
             self.full_after = Some(self.last_seen);
             return ControlFlow::Break(());
@@ -428,6 +445,7 @@ impl<T: Table> Kv<T> {
                 _ => None,
             };
             let make = || event_of(row_key, row.to_bytes());
+            collector.row_bytes += row.len();
             match head {
                 Some((at, RowHead::Put { key, .. })) => {
                     collector.visit(WatchEventKind::Put, key, at, make)
