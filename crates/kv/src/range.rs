@@ -251,12 +251,6 @@ impl<T: Table> Kv<T> {
         Ok(at)
     }
 
-    /// The key at a revision that is not compacted.
-    pub(crate) fn key_at(&self, key: &[u8], main: i64) -> Result<Option<KeyValue>, TableError> {
-        let seen = self.state.index.at(key, main);
-        seen.map(|seen| self.read_version(seen.row)).transpose()
-    }
-
     /// What reading this row counts in the bytes of a step, besides its value.
     pub(crate) fn file_read_bytes(&self, row: VersionRow) -> usize {
         if self.table.is_in_file(row.key()) { FILE_READ_BYTES } else { 0 }
