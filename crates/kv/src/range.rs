@@ -67,13 +67,13 @@ impl RangeRead {
     }
 }
 
-/// So many keys are looked up at once.
+/// This many keys are looked up at once.
 const SINGLE_KEYS_MAX: usize = 128;
 
-/// What a step may read is limited in bytes. A row in a file takes as much time as so many.
+/// What a step may read is limited in bytes. A row in a file takes as much time as this many.
 const FILE_READ_BYTES: usize = 16 << 10;
 
-/// So many bytes of rows are read in their order in one step: about 64 reads of a file, since it is read ahead.
+/// A scan reads up to this many bytes of rows in one step: about 64 reads of a file, which is read ahead.
 pub(crate) const SCAN_BYTES_MAX: usize = 512 << 10;
 
 /// The memory that a key of a response takes besides its key and value.

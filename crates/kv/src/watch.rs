@@ -75,7 +75,7 @@ pub struct PollLimits {
     pub bytes_max: usize,
     /// Stop after this many rows of history, whether or not they match. They may be read from a file.
     pub rows_max: usize,
-    /// Stop after so many bytes of them.
+    /// Stop after this many bytes of these rows.
     pub row_bytes_max: usize,
 }
 
@@ -178,7 +178,7 @@ pub struct WatchHub {
 const RECENT_BYTES_MAX: usize = 16 << 20;
 /// The bytes that an event counts in addition to its key and value.
 const EVENT_OVERHEAD_BYTES: usize = 128;
-/// The previous pairs of so many events are looked up at once.
+/// The previous pairs of at most this many events are looked up at once.
 const MEASURED_AT_ONCE: usize = 1_000;
 
 impl WatchHub {
@@ -443,7 +443,7 @@ impl<'a> PollCollector<'a> {
             && let Some(event) = make()
         {
             self.bytes += event_bytes(&event);
-            // A revision of very many events needs no more of them looked up.
+            // Beyond the limit, the sizes of a revision with very many events do not matter.
             if self.bytes < self.limits.bytes_max {
                 self.bytes += (self.previous_bytes)(&event);
             }
@@ -483,7 +483,7 @@ impl<T: Table> Kv<T> {
             if number >= keys_max || bytes == 0 {
                 return Ok(number);
             }
-            if let Some(row) = self.version_before(event) {
+            if let Some(row) = self.missing_previous(event) {
                 bytes = bytes.saturating_sub(row.bytes() as usize + self.file_read_bytes(row));
                 event.previous = Some(self.read_version(row)?);
             }
@@ -492,14 +492,16 @@ impl<T: Table> Kv<T> {
     }
 
     fn previous_bytes(&self, event: &WatchEvent) -> usize {
-        self.version_before(event).map_or(0, |row| row.bytes() as usize)
+        self.missing_previous(event).map_or(0, |row| row.bytes() as usize)
     }
 
-    /// The version of the key before this event, unless it is compacted.
-    fn version_before(&self, event: &WatchEvent) -> Option<VersionRow> {
+    /// The version of the key before this event, unless it was read or is compacted.
+    fn missing_previous(&self, event: &WatchEvent) -> Option<VersionRow> {
         let before = event.kv.mod_revision - 1;
-        let seen = || self.state.index.at(&event.kv.key, before);
-        (before >= self.compact_revision()).then(seen).flatten().map(|seen| seen.row)
+        if event.previous.is_some() || before < self.compact_revision() {
+            return None;
+        }
+        self.state.index.at(&event.kv.key, before).map(|seen| seen.row)
     }
 
     /// Collects writes from a revision on, until the collector has enough. Rows that its watcher does
@@ -560,7 +562,7 @@ pub fn split_events(events: &[WatchEvent], bytes_max: usize) -> Vec<&[WatchEvent
     parts
 }
 
-/// How many events have at most so many bytes, at least one if there is any, and their bytes.
+/// How many events have at most `bytes_max`, at least one if there is any, and their bytes.
 fn fitting(
     events: &[WatchEvent],
     bytes_max: usize,

@@ -93,7 +93,7 @@ struct Work {
 /// What the thread does next.
 enum Job {
     Write(MoveOrder, Weak<ClosedBytes>),
-    /// Of what is written. No more rows have to be moved.
+    /// Of what is written. There are no rows left to move.
     Sync,
 }
 
@@ -150,11 +150,11 @@ enum BytesState {
 const CHUNK_BYTES: usize = 1 << 10;
 /// The pause after a failed write.
 const RETRY_PAUSE: Duration = Duration::from_secs(10);
-/// The file is synced after so many bytes.
+/// The file is synced after this many bytes.
 const SYNC_BYTES: u64 = 4 << 20;
 /// The pause after a sync, unless the thread is far behind.
 const SYNC_PAUSE: Duration = Duration::from_millis(20);
-/// So many unused parts of the file are returned before the next rows are written.
+/// At most this many unused parts of the file are returned before the next rows are written.
 const FREES_AT_ONCE: usize = 16;
 /// So much of the disk stays free for the log, besides the size of a snapshot of all rows.
 const FREE_BYTES_MIN: u64 = 256 << 20;
