@@ -385,7 +385,8 @@ impl RowFileState {
             self.free(mover, extent);
         }
         let work = self.work();
-        !work.stopping && !(mover.freed.is_empty() && work.freed.is_empty())
+        let has_more = !mover.freed.is_empty() || !work.freed.is_empty();
+        has_more && !work.stopping
     }
 
     fn free(&self, mover: &mut Mover, extent: Extent) {
