@@ -583,7 +583,7 @@ mod tests {
         let file = file.unwrap();
         let closed = file.add(vec![7; 100].into(), None);
         let work = file.0.0.work();
-        let dropping = thread::spawn(move || drop(closed));
+        let dropping = thread::Builder::new().spawn(move || drop(closed)).unwrap();
         thread::sleep(Duration::from_millis(50));
         assert_eq!(file.usage().memory_bytes, 100);
         drop(work);
