@@ -311,6 +311,16 @@ impl<T: Table> SharedKv<T> {
         self.hub().poll(kv, id, limits)
     }
 
+    /// See [`WatchHub::poll_events`].
+    pub fn poll_watch_events_in(
+        &self,
+        kv: &Kv<T>,
+        id: WatcherId,
+        limits: PollLimits,
+    ) -> Result<WatchPoll, TableError> {
+        self.hub().poll_events(kv, id, limits)
+    }
+
     /// See [`WatchHub::cancel`].
     pub fn cancel_watch(&self, id: WatcherId) -> bool {
         self.hub().cancel(id)
@@ -499,8 +509,9 @@ mod tests {
         };
         assert_eq!(answered(&shared.apply_shared(2, &txn("second"), true).unwrap()), (1, true));
         assert_eq!(answered(&shared.apply_shared(3, &txn("third"), false).unwrap()), (0, false));
-        let found = shared.read().key_at(b"k", 4).unwrap().unwrap();
-        assert_eq!((&found.value[..], found.version), (&b"third"[..], 3));
+        let range = Range { keys: KeyRange::single("k"), revision: 4, ..Range::default() };
+        let found = shared.read().read_single_key(&range).unwrap().unwrap().0.kvs;
+        assert_eq!((&found[0].value[..], found[0].version), (&b"third"[..], 3));
     }
 
     #[test]

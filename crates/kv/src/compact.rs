@@ -6,6 +6,7 @@
 
 use crate::command::{Command, Compact};
 use crate::error::KvError;
+use crate::hash::HashLimits;
 use crate::machine::{CommandError, Kv};
 use crate::reply::KvOutcome;
 use crate::table::{Table, TableError};
@@ -15,9 +16,10 @@ use crate::table::{Table, TableError};
 const WORK_AT_ONCE: usize = 1_000;
 /// Keys and rows that every other command visits, until the compaction is complete.
 const WORK_PER_COMMAND: usize = 100;
-/// Rows that every other command hashes, until the hash of the compaction is complete. They are
-/// read from the table.
-const ROWS_PER_COMMAND: usize = 20;
+/// What the compaction command itself hashes, and each later [`Command::Noop`]. The rows are read from the table.
+const HASHED_AT_ONCE: HashLimits = HashLimits { rows_max: 1_000, bytes_max: 1 << 20 };
+/// What every other command hashes, until the hash of the compaction is complete.
+const HASHED_PER_COMMAND: HashLimits = HashLimits { rows_max: 20, bytes_max: 256 << 10 };
 
 impl<T: Table> Kv<T> {
     pub(crate) fn compact(&mut self, compact: Compact) -> Result<KvOutcome, CommandError> {
@@ -31,7 +33,7 @@ impl<T: Table> Kv<T> {
         self.state.compact_revision = compact.revision;
         self.start_compaction();
         self.compact_some(WORK_AT_ONCE)?;
-        self.continue_compaction_hash(WORK_AT_ONCE)?;
+        self.continue_compaction_hash(HASHED_AT_ONCE)?;
         Ok(KvOutcome::Done)
     }
 
@@ -78,7 +80,7 @@ impl<T: Table> Kv<T> {
     /// Removes more rows, as part of each command.
     pub(crate) fn continue_compaction(&mut self, command: &Command) -> Result<(), TableError> {
         let is_noop = matches!(command, Command::Noop);
-        self.continue_compaction_hash(if is_noop { WORK_AT_ONCE } else { ROWS_PER_COMMAND })?;
+        self.continue_compaction_hash(if is_noop { HASHED_AT_ONCE } else { HASHED_PER_COMMAND })?;
         self.compact_some(if is_noop { WORK_AT_ONCE } else { WORK_PER_COMMAND })
     }
 

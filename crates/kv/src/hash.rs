@@ -15,6 +15,7 @@ use crate::error::KvError;
 use crate::etcd_row::EtcdRowBytes;
 use crate::index::ScanEnd;
 use crate::machine::{CommandError, Kv};
+use crate::range::SCAN_BYTES_MAX;
 use crate::reply::{HashOutcome, KvCommandReply, KvOutcome};
 use crate::revision::{Revision, RowKey};
 use crate::table::{RowReader, Table, TableError};
@@ -30,6 +31,14 @@ pub struct IncrementalHash<V> {
     /// The compact revision of the store then.
     compacted: i64,
     progress: HashProgress<V>,
+}
+
+/// How much one step hashes: the same on all members, wherever their rows are. It may exceed the bytes by
+/// one row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HashLimits {
+    pub(crate) rows_max: usize,
+    pub(crate) bytes_max: usize,
 }
 
 #[derive(Debug)]
@@ -141,8 +150,8 @@ impl<T: Table> Kv<T> {
         matches!(found, ScanEnd::Stopped(()))
     }
 
-    /// Hashes up to `rows_max` more rows and returns whether there are more. Starts over if
-    /// the store was compacted in between.
+    /// Hashes up to `rows_max` more rows, or 512 KiB of them, and returns whether there are more. Starts
+    /// over if the store was compacted in between.
     pub fn continue_hash(
         &self,
         hashing: &mut IncrementalHash<T::View>,
@@ -155,18 +164,21 @@ impl<T: Table> Kv<T> {
                 Err(why) => return Ok(Err(why)),
             }
         }
-        self.hash_some(&mut hashing.progress, rows_max)?;
+        let limits = HashLimits { rows_max, bytes_max: SCAN_BYTES_MAX };
+        // Only commands report progress: this does not show that they go on.
+        self.hash_some(&mut hashing.progress, limits, &|| {})?;
         Ok(Ok(!hashing.progress.is_complete()))
     }
 
     fn hash_some(
         &self,
         progress: &mut HashProgress<T::View>,
-        rows_max: usize,
+        limits: HashLimits,
+        on_row: &dyn Fn(),
     ) -> Result<(), TableError> {
         match progress.captured.clone() {
-            Some(rows) => self.hash_rows_of(&*rows, progress, rows_max),
-            None => self.hash_rows_of(&self.table, progress, rows_max),
+            Some(rows) => self.hash_rows_of(&*rows, progress, limits, on_row),
+            None => self.hash_rows_of(&self.table, progress, limits, on_row),
         }
     }
 
@@ -174,21 +186,23 @@ impl<T: Table> Kv<T> {
         &self,
         rows: &impl RowReader,
         progress: &mut HashProgress<T::View>,
-        rows_max: usize,
+        limits: HashLimits,
+        on_row: &dyn Fn(),
     ) -> Result<(), TableError> {
         let mut bad = None;
-        let mut count = 0;
+        let (mut count, mut bytes) = (0, 0);
         let (from, end) = (progress.next, progress.end());
         if progress.is_complete() {
             return Ok(());
         }
         progress.next = end;
         rows.scan(from, end, &mut |key, row| {
-            if count == rows_max {
+            if count >= limits.rows_max || bytes >= limits.bytes_max {
                 progress.next = key;
                 return ControlFlow::Break(());
             }
-            count += 1;
+            (count, bytes) = (count + 1, bytes + row.len());
+            on_row();
             let Some(row) = EtcdRowBytes::new(key, row.to_bytes()) else {
                 bad = Some(key);
                 return ControlFlow::Break(());
@@ -238,6 +252,7 @@ impl<T: Table> Kv<T> {
         let from = RowKey::revision(Revision { main: revision, sub: 0 });
         let mut found = false;
         self.table.scan(from, RowKey::after_revision(revision), &mut |key, row| {
+            (self.progress)();
             found |= EtcdRowBytes::new(key, row.to_bytes()).is_some_and(|row| row.is_tombstone);
             if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
@@ -245,9 +260,12 @@ impl<T: Table> Kv<T> {
     }
 
     /// Hashes more rows, as part of each command.
-    pub(crate) fn continue_compaction_hash(&mut self, rows_max: usize) -> Result<(), TableError> {
+    pub(crate) fn continue_compaction_hash(
+        &mut self,
+        limits: HashLimits,
+    ) -> Result<(), TableError> {
         let Some(mut running) = self.compaction_hashes.running.take() else { return Ok(()) };
-        self.hash_some(&mut running, rows_max)?;
+        self.hash_some(&mut running, limits, &*self.progress)?;
         let hashes = &mut self.compaction_hashes;
         if running.is_complete() {
             hashes.complete.push_back(running.partial);

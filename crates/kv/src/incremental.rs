@@ -296,9 +296,9 @@ impl<T: Table> Kv<T> {
         if let Err(refused) = self.restart_if_compacted(read) {
             return Ok(Err(refused));
         }
-        let ReadLimits { keys_max: mut work, bytes_max: mut bytes } = limits;
+        let mut left = limits;
         if read.stage == ReadStage::Comparing {
-            if !self.compare(read, &mut work)? {
+            if !self.compare(read, &mut left)? {
                 return Ok(Ok(ReadStage::Comparing));
             }
             if let Err(refused) = self.check_ranges(read) {
@@ -306,6 +306,7 @@ impl<T: Table> Kv<T> {
             }
             read.stage = ReadStage::Reading;
         }
+        let ReadLimits { keys_max: mut work, bytes_max: mut bytes } = left;
         while let Some(range) = read.ranges.get_mut(read.reading) {
             if work == 0 || bytes == 0 {
                 return Ok(Ok(ReadStage::Reading));
@@ -336,17 +337,21 @@ impl<T: Table> Kv<T> {
     }
 
     /// Evaluates comparisons. Returns whether all of them are.
-    fn compare(&self, read: &mut IncrementalRead, work: &mut usize) -> Result<bool, TableError> {
+    fn compare(
+        &self,
+        read: &mut IncrementalRead,
+        left: &mut ReadLimits,
+    ) -> Result<bool, TableError> {
         let revision = read.revision;
         loop {
             let (next, found) = (read.comparison.next.take(), read.comparison.found);
             let Some(compare) = read.next_comparison() else { return Ok(true) };
             let from = next.unwrap_or_else(|| compare.keys.key.clone());
-            if *work == 0 {
-                read.comparison.next = Some(from);
+            if left.keys_max == 0 || left.bytes_max == 0 {
+                (read.comparison.next, read.comparison.found) = (Some(from), found);
                 return Ok(false);
             }
-            match self.compare_some(compare, &from, found, revision, work)? {
+            match self.compare_some(compare, &from, found, revision, left)? {
                 Compared::More { next, found } => {
                     read.comparison.next = Some(next);
                     read.comparison.found = found;
@@ -360,33 +365,40 @@ impl<T: Table> Kv<T> {
                 Compared::Fails => read.choose(false),
             }
             // A comparison that visits no key is work as well.
-            *work = work.saturating_sub(1);
+            left.keys_max = left.keys_max.saturating_sub(1);
         }
     }
 
-    /// Evaluates one comparison from this key on.
+    /// Evaluates one comparison from this key on, up to these limits.
     pub(crate) fn compare_some(
         &self,
         compare: &Compare,
         from: &[u8],
         mut found: bool,
         revision: i64,
-        work: &mut usize,
+        left: &mut ReadLimits,
     ) -> Result<Compared, TableError> {
-        let index = &self.state.index;
-        let end = index.scan(&compare.keys, from, revision, work, |_, seen| {
+        let (index, bytes) = (&self.state.index, &mut left.bytes_max);
+        let end = index.scan(&compare.keys, from, revision, &mut left.keys_max, |key, seen| {
+            if *bytes == 0 {
+                return ControlFlow::Break(Ok(Compared::More { next: key.to_bytes(), found }));
+            }
             found = true;
+            if compare.order_in_index(seen).is_none() {
+                let read = seen.row.bytes() as usize + self.file_read_bytes(seen.row);
+                *bytes = bytes.saturating_sub(read);
+            }
             match self.holds_of_seen(compare, seen) {
                 Ok(true) => ControlFlow::Continue(()),
-                Ok(false) => ControlFlow::Break(Ok(())),
+                Ok(false) => ControlFlow::Break(Ok(Compared::Fails)),
                 Err(error) => ControlFlow::Break(Err(error)),
             }
         });
         match end {
             ScanEnd::Complete if found || compare.holds_of_missing() => Ok(Compared::Holds),
-            ScanEnd::Complete | ScanEnd::Stopped(Ok(())) => Ok(Compared::Fails),
+            ScanEnd::Complete => Ok(Compared::Fails),
             ScanEnd::Next(next) => Ok(Compared::More { next, found }),
-            ScanEnd::Stopped(Err(error)) => Err(error),
+            ScanEnd::Stopped(stopped) => stopped,
         }
     }
 
@@ -409,7 +421,7 @@ impl<T: Table> Kv<T> {
 pub(crate) enum Compared {
     Holds,
     Fails,
-    /// The work was used up.
+    /// A limit was reached.
     More {
         next: Bytes,
         found: bool,

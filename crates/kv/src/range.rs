@@ -67,11 +67,14 @@ impl RangeRead {
     }
 }
 
-/// So many keys are looked up at once.
+/// This many keys are looked up at once.
 const SINGLE_KEYS_MAX: usize = 128;
 
-/// What a step may read is limited in bytes. A row in a file takes as much time as so many.
+/// What a step may read is limited in bytes. A row in a file takes as much time as this many.
 const FILE_READ_BYTES: usize = 16 << 10;
+
+/// A scan reads up to this many bytes of rows in one step: about 64 reads of a file, which is read ahead.
+pub(crate) const SCAN_BYTES_MAX: usize = 512 << 10;
 
 /// The memory that a key of a response takes besides its key and value.
 const KEY_OVERHEAD_BYTES: usize = size_of::<KeyValue>();
@@ -103,11 +106,8 @@ impl<T: Table> Kv<T> {
                 match self.read_version(seen.row) {
                     Ok(kv) => {
                         read.found.count += 1;
-                        let from_file = match self.table.is_in_file(seen.row.key()) {
-                            true => FILE_READ_BYTES,
-                            false => 0,
-                        };
-                        *bytes = bytes.saturating_sub(kv.value.len() + from_file);
+                        *bytes =
+                            bytes.saturating_sub(kv.value.len() + self.file_read_bytes(seen.row));
                         read.collect(kv);
                         ControlFlow::Continue(())
                     }
@@ -251,10 +251,9 @@ impl<T: Table> Kv<T> {
         Ok(at)
     }
 
-    /// The key at a revision that is not compacted.
-    pub(crate) fn key_at(&self, key: &[u8], main: i64) -> Result<Option<KeyValue>, TableError> {
-        let seen = self.state.index.at(key, main);
-        seen.map(|seen| self.read_version(seen.row)).transpose()
+    /// What reading this row counts in the bytes of a step, besides its value.
+    pub(crate) fn file_read_bytes(&self, row: VersionRow) -> usize {
+        if self.table.is_in_file(row.key()) { FILE_READ_BYTES } else { 0 }
     }
 
     /// The row of a put.

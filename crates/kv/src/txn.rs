@@ -12,7 +12,7 @@ use crate::command::{
     Compare, CompareOperator, CompareTarget, DeleteRange, Put, Range, Txn, TxnOperation,
 };
 use crate::error::KvError;
-use crate::incremental::Compared;
+use crate::incremental::{Compared, ReadLimits};
 use crate::index::KeyFinder;
 use crate::key_history::{CurrentVersion, KeyVersion, SeenVersion, VersionNumbers};
 use crate::machine::{CommandError, Kv};
@@ -97,6 +97,7 @@ impl<T: Table> Kv<T> {
     ) -> Result<TxnBranch<'a>, TableError> {
         let mut succeeded = true;
         for compare in &txn.compare {
+            (self.progress)();
             if !self.holds(compare, finder)? {
                 succeeded = false;
                 break;
@@ -123,9 +124,16 @@ impl<T: Table> Kv<T> {
                 None => Ok(compare.holds_of_missing()),
             };
         }
-        let mut work = usize::MAX;
-        let compared = self.compare_some(compare, from, false, revision, &mut work)?;
-        Ok(matches!(compared, Compared::Holds))
+        let (mut next, mut found) = (from.clone(), false);
+        loop {
+            let mut left = ReadLimits::default();
+            match self.compare_some(compare, &next, found, revision, &mut left)? {
+                Compared::Holds => return Ok(true),
+                Compared::Fails => return Ok(false),
+                Compared::More { next: key, found: any } => (next, found) = (key, any),
+            }
+            (self.progress)();
+        }
     }
 
     /// Whether a comparison holds for this version of a key. Most need only what the index has.
@@ -134,11 +142,9 @@ impl<T: Table> Kv<T> {
         compare: &Compare,
         seen: SeenVersion,
     ) -> Result<bool, TableError> {
-        let order = match (&compare.target, seen.numbers) {
-            (CompareTarget::Mod(revision), _) => seen.row.at().main.cmp(revision),
-            (CompareTarget::Version(version), Some(numbers)) => numbers.version.cmp(version),
-            (CompareTarget::Create(revision), Some(numbers)) => numbers.created.cmp(revision),
-            _ => compare.order_of(&self.read_version(seen.row)?),
+        let order = match compare.order_in_index(seen) {
+            Some(order) => order,
+            None => compare.order_of(&self.read_version(seen.row)?),
         };
         Ok(compare.operator.admits(order))
     }
@@ -345,6 +351,16 @@ impl Compare {
             | CompareTarget::Lease(number) => 0.cmp(number),
         };
         self.operator.admits(order)
+    }
+
+    /// The order of the field of this version and the given value, if the index has that field.
+    pub(crate) fn order_in_index(&self, seen: SeenVersion) -> Option<Ordering> {
+        match (&self.target, seen.numbers) {
+            (CompareTarget::Mod(revision), _) => Some(seen.row.at().main.cmp(revision)),
+            (CompareTarget::Version(version), Some(numbers)) => Some(numbers.version.cmp(version)),
+            (CompareTarget::Create(revision), Some(numbers)) => Some(numbers.created.cmp(revision)),
+            _ => None,
+        }
     }
 
     /// The order of the field of this key and the given value.

@@ -12,7 +12,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::command::KeyRange;
+use crate::incremental::ReadLimits;
+use crate::key_history::VersionRow;
 use crate::machine::Kv;
+use crate::range::SCAN_BYTES_MAX;
 use crate::reply::KeyValue;
 use crate::revision::{Revision, RowHead, RowKey, RowKind, RowWrite, read_row, read_row_head};
 use crate::table::{Table, TableError};
@@ -72,6 +75,8 @@ pub struct PollLimits {
     pub bytes_max: usize,
     /// Stop after this many rows of history, whether or not they match. They may be read from a file.
     pub rows_max: usize,
+    /// Stop after this many bytes of these rows.
+    pub row_bytes_max: usize,
 }
 
 impl PollLimits {
@@ -92,11 +97,22 @@ impl PollLimits {
     pub fn rows_max(self, rows_max: usize) -> Self {
         Self { rows_max, ..self }
     }
+
+    /// Sets [`Self::row_bytes_max`].
+    #[must_use]
+    pub fn row_bytes_max(self, row_bytes_max: usize) -> Self {
+        Self { row_bytes_max, ..self }
+    }
 }
 
 impl Default for PollLimits {
     fn default() -> Self {
-        Self { events_max: 1_000, bytes_max: 1 << 20, rows_max: 2_000 }
+        Self {
+            events_max: 1_000,
+            bytes_max: 1 << 20,
+            rows_max: 2_000,
+            row_bytes_max: SCAN_BYTES_MAX,
+        }
     }
 }
 
@@ -162,6 +178,8 @@ pub struct WatchHub {
 const RECENT_BYTES_MAX: usize = 16 << 20;
 /// The bytes that an event counts in addition to its key and value.
 const EVENT_OVERHEAD_BYTES: usize = 128;
+/// The previous pairs of at most this many events are looked up at once.
+const MEASURED_AT_ONCE: usize = 1_000;
 
 impl WatchHub {
     /// A hub for a store at this revision.
@@ -305,6 +323,25 @@ impl WatchHub {
         id: WatcherId,
         limits: PollLimits,
     ) -> Result<WatchPoll, TableError> {
+        let wants_previous = self.watchers.get(&id).is_some_and(|it| it.request.prev_kv);
+        let mut polled = self.poll_events(kv, id, limits)?;
+        if let WatchPoll::Events { events, .. } = &mut polled
+            && wants_previous
+        {
+            kv.read_previous(events, ReadLimits::NONE)?;
+        }
+        Ok(polled)
+    }
+
+    /// The same without the previous pairs, which count towards the limits all the same. One
+    /// revision may have gigabytes of them, so reserve memory for them ([`Kv::measure_previous`]) and read
+    /// them in steps ([`Kv::read_previous`]) while the hub is free for others.
+    pub fn poll_events<T: Table>(
+        &mut self,
+        kv: &Kv<T>,
+        id: WatcherId,
+        limits: PollLimits,
+    ) -> Result<WatchPoll, TableError> {
         let Some(watcher) = self.watchers.get(&id) else { return Ok(WatchPoll::Gone) };
         if !watcher.behind {
             return Ok(WatchPoll::Idle);
@@ -315,7 +352,11 @@ impl WatchHub {
             return Ok(WatchPoll::Compacted { compact_revision });
         }
         let catches_up = watcher.catches_up;
-        let mut collector = PollCollector::new(&watcher.request, limits);
+        let previous_bytes = |event: &WatchEvent| match watcher.request.prev_kv {
+            true => kv.previous_bytes(event),
+            false => 0,
+        };
+        let mut collector = PollCollector::new(&watcher.request, limits, &previous_bytes);
         // A command may be applied and not published yet; only the table has its events.
         let from_recent = watcher.next >= self.recent_from && self.published >= kv.revision();
         let newest = if from_recent {
@@ -331,15 +372,7 @@ impl WatchHub {
             kv.revision()
         };
         let delivered = collector.full_after.unwrap_or(newest);
-        let mut events = collector.events;
-        if watcher.request.prev_kv {
-            for event in &mut events {
-                let before = event.kv.mod_revision - 1;
-                if before >= compact_revision {
-                    event.previous = kv.key_at(&event.kv.key, before)?;
-                }
-            }
-        }
+        let events = collector.events;
         if let Some(watcher) = self.watchers.get_mut(&id) {
             watcher.next = delivered + 1;
             watcher.behind = delivered < newest;
@@ -358,22 +391,31 @@ impl WatchHub {
 struct PollCollector<'a> {
     request: &'a WatchRequest,
     limits: PollLimits,
+    /// The bytes of the previous pair that will be read for an event.
+    previous_bytes: &'a dyn Fn(&WatchEvent) -> usize,
     events: Vec<WatchEvent>,
     bytes: usize,
     rows: usize,
+    row_bytes: usize,
     last_seen: i64,
     /// Set when a limit was reached: events after this revision were not collected.
     full_after: Option<i64>,
 }
 
 impl<'a> PollCollector<'a> {
-    fn new(request: &'a WatchRequest, limits: PollLimits) -> Self {
+    fn new(
+        request: &'a WatchRequest,
+        limits: PollLimits,
+        previous_bytes: &'a dyn Fn(&WatchEvent) -> usize,
+    ) -> Self {
         Self {
             request,
             limits,
+            previous_bytes,
             events: Vec::new(),
             bytes: 0,
             rows: 0,
+            row_bytes: 0,
             last_seen: 0,
             full_after: None,
         }
@@ -389,7 +431,8 @@ impl<'a> PollCollector<'a> {
     ) -> ControlFlow<()> {
         let enough = self.events.len() >= self.limits.events_max
             || self.bytes >= self.limits.bytes_max
-            || self.rows >= self.limits.rows_max;
+            || self.rows >= self.limits.rows_max
+            || self.row_bytes >= self.limits.row_bytes_max;
         if enough && revision > self.last_seen && self.rows > 0 {
             self.full_after = Some(self.last_seen);
             return ControlFlow::Break(());
@@ -400,6 +443,10 @@ impl<'a> PollCollector<'a> {
             && let Some(event) = make()
         {
             self.bytes += event_bytes(&event);
+            // Beyond the limit, the sizes of a revision with very many events do not matter.
+            if self.bytes < self.limits.bytes_max {
+                self.bytes += (self.previous_bytes)(&event);
+            }
             self.events.push(event);
         }
         ControlFlow::Continue(())
@@ -417,6 +464,46 @@ impl WatchRequest {
 }
 
 impl<T: Table> Kv<T> {
+    /// How many of these events take up to `bytes_max` with their previous pairs, but at least one and at most
+    /// 1,000, and their bytes. The previous pairs are not read.
+    pub fn measure_previous(&self, events: &[WatchEvent], bytes_max: usize) -> (usize, usize) {
+        let events = events.get(..MEASURED_AT_ONCE).unwrap_or(events);
+        fitting(events, bytes_max, |event| event_bytes(event) + self.previous_bytes(event))
+    }
+
+    /// Sets the previous pairs of these events from the first on, up to the limits. Returns of how many
+    /// events. A revision that was compacted since the poll has no pairs any more.
+    pub fn read_previous(
+        &self,
+        events: &mut [WatchEvent],
+        limits: ReadLimits,
+    ) -> Result<usize, TableError> {
+        let ReadLimits { keys_max, bytes_max: mut bytes } = limits;
+        for (number, event) in events.iter_mut().enumerate() {
+            if number >= keys_max || bytes == 0 {
+                return Ok(number);
+            }
+            if let Some(row) = self.missing_previous(event) {
+                bytes = bytes.saturating_sub(row.bytes() as usize + self.file_read_bytes(row));
+                event.previous = Some(self.read_version(row)?);
+            }
+        }
+        Ok(events.len())
+    }
+
+    fn previous_bytes(&self, event: &WatchEvent) -> usize {
+        self.missing_previous(event).map_or(0, |row| row.bytes() as usize)
+    }
+
+    /// The version of the key before this event, unless it was read or is compacted.
+    fn missing_previous(&self, event: &WatchEvent) -> Option<VersionRow> {
+        let before = event.kv.mod_revision - 1;
+        if event.previous.is_some() || before < self.compact_revision() {
+            return None;
+        }
+        self.state.index.at(&event.kv.key, before).map(|seen| seen.row)
+    }
+
     /// Collects writes from a revision on, until the collector has enough. Rows that its watcher does
     /// not want are not copied.
     fn read_history(&self, from: i64, collector: &mut PollCollector<'_>) -> Result<(), TableError> {
@@ -428,6 +515,7 @@ impl<T: Table> Kv<T> {
                 _ => None,
             };
             let make = || event_of(row_key, row.to_bytes());
+            collector.row_bytes += row.len();
             match head {
                 Some((at, RowHead::Put { key, .. })) => {
                     collector.visit(WatchEventKind::Put, key, at, make)
@@ -467,14 +555,26 @@ pub fn split_events(events: &[WatchEvent], bytes_max: usize) -> Vec<&[WatchEvent
     let mut parts = Vec::new();
     let mut rest = events;
     while !rest.is_empty() {
-        let mut bytes = 0;
-        let fitting = rest.iter().take_while(|event| {
-            bytes += event_bytes(event);
-            bytes <= bytes_max
-        });
-        let (part, later) = rest.split_at(fitting.count().max(1));
+        let (part, later) = rest.split_at(fitting(rest, bytes_max, event_bytes).0);
         parts.push(part);
         rest = later;
     }
     parts
+}
+
+/// How many events have at most `bytes_max`, at least one if there is any, and their bytes.
+fn fitting(
+    events: &[WatchEvent],
+    bytes_max: usize,
+    bytes_of: impl Fn(&WatchEvent) -> usize,
+) -> (usize, usize) {
+    let (mut count, mut bytes) = (0, 0);
+    for event in events {
+        let more = bytes_of(event);
+        if count > 0 && bytes + more > bytes_max {
+            break;
+        }
+        (count, bytes) = (count + 1, bytes + more);
+    }
+    (count, bytes)
 }

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use quorate_kv::{
     Command, Compact, Compare, CompareOperator, CompareTarget, DeleteRange, IncrementalRead,
     KeyRange, KeyValue, Kv, KvCommandReply, KvError, KvOutcome, MemoryTable, Put, Query, Range,
@@ -201,15 +204,33 @@ fn a_step_visits_deleted_keys_and_bytes_up_to_its_limits() {
     assert!(steps >= 10, "{steps} steps for 11 values");
 }
 
-/// The lock of the store is held during a step, and each row in a file may take a read of the disk.
-#[test]
-fn a_step_reads_few_rows_from_a_file() {
+/// A store with this many keys, most of whose rows are in a file.
+fn store_with_file(keys: usize, value: &[u8]) -> TestKv {
     let directory = tempfile::tempdir().unwrap();
     let file = RowFile::create(&directory.path().join("rows"), 0, Box::new(|_| {})).unwrap();
     let kv = Kv::open(MemoryTable::with_file(file.clone())).unwrap();
     let mut test = TestKv { kv, applied: 0 };
-    (0..1_000).for_each(|number| test.put(&format!("key {number:04}")));
+    for number in 0..keys {
+        let (key, value) = (format!("key {number:04}").into(), value.to_vec().into());
+        test.apply(&Command::Put(Put { key, value, ..Put::default() }));
+    }
     file.wait_until_written();
+    test
+}
+
+/// How often the machine calls the function for progress while it applies a command.
+fn progress_of(test: &mut TestKv, command: &Command) -> u64 {
+    let count = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&count);
+    test.kv.report_progress_to(Arc::new(move || _ = counted.fetch_add(1, Ordering::Relaxed)));
+    test.apply(command).result.unwrap();
+    count.load(Ordering::Relaxed)
+}
+
+/// The lock of the store is held during a step, and each row in a file may take a read of the disk.
+#[test]
+fn a_step_reads_few_rows_from_a_file() {
+    let test = store_with_file(1_000, b"value");
     let all = Query::Range(Range { keys: KeyRange::all(), ..Range::default() });
     let mut read = start(&test.kv, &all).unwrap();
     let mut steps = 0;
@@ -221,6 +242,83 @@ fn a_step_reads_few_rows_from_a_file() {
     }
     assert!((8..20).contains(&steps), "{steps} steps for 1,000 rows");
     assert_eq!(read.finish(), test.kv.query(&all).unwrap());
+}
+
+/// Whether all values differ from one, which is decided by their rows.
+fn comparison_of_all_values() -> Txn {
+    let (operator, target) = (CompareOperator::NotEqual, CompareTarget::Value("other".into()));
+    let compare = vec![Compare { keys: KeyRange::all(), operator, target }];
+    Txn { compare, success: Vec::new(), failure: Vec::new() }
+}
+
+#[test]
+fn a_step_compares_few_rows_from_a_file() {
+    let test = store_with_file(1_000, b"value");
+    let mut read = test.kv.start_txn(comparison_of_all_values()).unwrap();
+    let mut steps = 0;
+    while read.stage() != ReadStage::Complete {
+        let _ = test.kv.continue_read(&mut read, ReadLimits::default()).unwrap().unwrap();
+        steps += 1;
+    }
+    assert!((8..20).contains(&steps), "{steps} steps for 1,000 rows");
+    let Ok(KvOutcome::Txn(outcome)) = read.finish().result else { panic!() };
+    assert!(outcome.succeeded);
+    // Large values in memory are limited too.
+    let mut test = TestKv { kv: Kv::open(MemoryTable::default()).unwrap(), applied: 0 };
+    for number in 0..10 {
+        let (key, value) = (format!("key {number}").into(), vec![7; 600 << 10].into());
+        test.apply(&Command::Put(Put { key, value, ..Put::default() }));
+    }
+    let mut read = test.kv.start_txn(comparison_of_all_values()).unwrap();
+    let mut steps = 0;
+    while read.stage() != ReadStage::Complete {
+        let _ = test.kv.continue_read(&mut read, ReadLimits::default()).unwrap().unwrap();
+        steps += 1;
+    }
+    assert!(steps >= 5, "{steps} steps for 6 MB");
+}
+
+/// Otherwise a member with a slow disk would count as stalled.
+#[test]
+fn a_command_that_compares_many_rows_reports_progress() {
+    let mut test = store_with_file(1_000, b"value");
+    let progress = progress_of(&mut test, &Command::Txn(comparison_of_all_values()));
+    assert!(progress >= 8, "{progress}");
+}
+
+#[test]
+fn a_step_hashes_few_rows_if_they_are_large() {
+    let test = store_with_file(50, &[7; 100_000]);
+    let mut hashing = test.kv.start_hash(0).unwrap();
+    let mut steps = 1;
+    while test.kv.continue_hash(&mut hashing, usize::MAX).unwrap().unwrap() {
+        steps += 1;
+    }
+    assert!((8..=10).contains(&steps), "{steps} steps for 5 MB");
+    assert_eq!(hashing.finish(), test.kv.query(&Query::HashKv(0)).unwrap());
+}
+
+#[test]
+fn commands_hash_few_rows_of_a_compaction_and_report_progress() {
+    let mut test = store_with_file(1_000, b"value");
+    let revision = test.kv.revision();
+    let compact = Command::Compact(Compact { revision });
+    assert!(progress_of(&mut test, &compact) >= 1_000);
+    // Without a file it is the same.
+    let in_memory = TestKv { kv: Kv::open(MemoryTable::default()).unwrap(), applied: 0 };
+    for mut test in [store_with_file(0, b""), in_memory] {
+        for number in 0..50 {
+            let (key, value) = (format!("key {number}").into(), vec![7; 100_000].into());
+            test.apply(&Command::Put(Put { key, value, ..Put::default() }));
+        }
+        let compact = Command::Compact(Compact { revision: test.kv.revision() });
+        let mut hashed = Vec::new();
+        let put = Command::Put(Put { key: "other".into(), ..Put::default() });
+        for command in [compact, Command::Noop, put] {
+            hashed.push(progress_of(&mut test, &command));
+        }
+        assert_eq!(hashed, [11, 11, 3]);
+    }
 }
 
 #[test]

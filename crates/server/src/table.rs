@@ -59,10 +59,10 @@ fn open_memory(directory: &Path, row_memory_bytes: u64) -> Result<OpenedTable, T
 
 fn report_row_file(result: Result<(), &io::Error>) {
     match result {
-        Ok(()) => tracing::info!("old rows are moved to their file again"),
+        Ok(()) => tracing::info!("old rows no longer exceed --row-memory-bytes"),
         Err(error) => {
             tracing::warn!(%error, "cannot write old rows to their file; they stay in memory, \
-                and the next attempt follows in 10 s");
+                and it is tried again every 10 s");
         }
     }
 }

@@ -83,9 +83,32 @@ fn in_pages(bytes: u64) -> u64 {
     bytes.max(1).next_multiple_of(PAGE_BYTES)
 }
 
+/// In order, those that touch each other as one.
+pub(super) fn joined(mut extents: Vec<Extent>) -> Vec<Extent> {
+    extents.sort_unstable_by_key(|extent| extent.start);
+    extents.dedup_by(|next, before| {
+        let touches = before.start + before.length == next.start;
+        if touches {
+            before.length += next.length;
+        }
+        touches
+    });
+    extents
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn extents_that_touch_are_joined() {
+        let extents = |list: &[(u64, u64)]| -> Vec<Extent> {
+            list.iter().map(|&(start, length)| Extent { start, length }).collect()
+        };
+        let freed = extents(&[(20, 5), (0, 4), (30, 1), (8, 2), (4, 4), (25, 4)]);
+        assert_eq!(joined(freed), extents(&[(0, 10), (20, 9), (30, 1)]));
+        assert_eq!(joined(Vec::new()), []);
+    }
 
     /// Compares with a list of used pages.
     #[test]

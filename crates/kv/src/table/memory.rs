@@ -106,11 +106,18 @@ impl Blocks {
     /// Puts a row before all rows of its kind: into their first block, under a new block key.
     fn put_first(&mut self, key: RowKey, row: RowParts<'_>) -> Result<(), TableError> {
         let after = self.by_key.range(key..).next();
-        let joined = after
-            .filter(|(first, block)| first.is_of_same_kind(key) && block.has_room(row.bytes()))
-            .map(|(first, _)| *first);
+        let after = after.filter(|(first, _)| first.is_of_same_kind(key));
+        let age = after.and_then(|(_, block)| block.age());
+        let joined =
+            after.filter(|(_, block)| block.has_room(row.bytes())).map(|(first, _)| *first);
+        let is_last = after.is_none() || joined.is_some() && age.is_none();
         let mut block = joined.and_then(|first| self.by_key.remove(&first)).unwrap_or_default();
-        put_row(Arc::make_mut(&mut block), file_of(self.file.as_ref(), key), key, row)?;
+        let (file, changed) = (file_of(self.file.as_ref(), key), Arc::make_mut(&mut block));
+        put_row(changed, file, key, row)?;
+        if file.is_some() && !is_last {
+            // Blocks before the last one do not stay in memory.
+            changed.close(file, age)?;
+        }
         self.by_key.insert(key, block);
         Ok(())
     }

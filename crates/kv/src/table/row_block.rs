@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::row_file::{ClosedBytes, RowFile};
+use super::row_file::{ClosedBytes, ClosedPart, RowFile};
 use super::{RowRef, RowVisitor, TRUNCATED, TableError};
 use crate::revision::{RowKey, RowParts};
 
@@ -61,6 +61,8 @@ struct BlockSlice<'a> {
 enum SliceBytes<'a> {
     Growing(&'a [u8]),
     Shared(Cow<'a, Bytes>),
+    /// Read from the file for this slice only.
+    Read(Bytes),
 }
 
 impl Default for BlockBytes {
@@ -85,10 +87,14 @@ impl BlockBytes {
             Self::Full(bytes) => {
                 BlockSlice { start: 0, bytes: SliceBytes::Shared(Cow::Borrowed(bytes)) }
             }
-            Self::Movable(closed) => {
-                let (start, bytes) = closed.read(range)?;
-                BlockSlice { start, bytes: SliceBytes::Shared(Cow::Owned(bytes)) }
-            }
+            Self::Movable(closed) => match closed.read(range)? {
+                ClosedPart::Memory(bytes) => {
+                    BlockSlice { start: 0, bytes: SliceBytes::Shared(Cow::Owned(bytes)) }
+                }
+                ClosedPart::File(start, bytes) => {
+                    BlockSlice { start, bytes: SliceBytes::Read(bytes) }
+                }
+            },
         })
     }
 
@@ -107,7 +113,9 @@ impl BlockBytes {
         let closed = match self {
             Self::Growing(_) => None,
             Self::Full(bytes) => Some(std::mem::take(bytes).into()),
-            Self::Movable(closed) => Some(closed.read(0..closed.len())?.1.into()),
+            Self::Movable(closed) => match closed.read(0..closed.len())? {
+                ClosedPart::Memory(bytes) | ClosedPart::File(_, bytes) => Some(bytes.into()),
+            },
         };
         if let Some(bytes) = closed {
             *self = Self::Growing(bytes);
@@ -128,6 +136,7 @@ impl BlockSlice<'_> {
         match &self.bytes {
             SliceBytes::Growing(bytes) => bytes,
             SliceBytes::Shared(bytes) => bytes,
+            SliceBytes::Read(bytes) => bytes,
         }
     }
 
@@ -138,6 +147,9 @@ impl BlockSlice<'_> {
         match &self.bytes {
             SliceBytes::Growing(_) => RowRef::from(row),
             SliceBytes::Shared(bytes) => RowRef::part_of(bytes, row),
+            // A reader that keeps the row would keep all that was read.
+            SliceBytes::Read(bytes) if row.len() * 2 < bytes.len() => RowRef::from(row),
+            SliceBytes::Read(bytes) => RowRef::part_of(bytes, row),
         }
     }
 }

@@ -7,7 +7,7 @@
 //! share the file system, never wait for much. Checksums of its contents stay in memory, so damaged and lost
 //! writes are detected.
 //!
-//! The file does not grow while little of the disk is free: the log and snapshots need it.
+//! The file takes no space while little of the disk is free: the log and snapshots need it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,15 +23,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::file_space::{Extent, FileSpace};
+use super::file_space::{Extent, FileSpace, joined};
 
 /// A file without a name that takes the oldest rows of tables in memory. Clones are handles to the
 /// same file.
 #[derive(Clone)]
 pub struct RowFile(Arc<WriterHandle>);
 
-/// Called when writing to a [`RowFile`] begins to fail, and with `Ok` when it works again. Until then
-/// rows stay in memory.
+/// Called when writing to a [`RowFile`] begins to fail, and with `Ok` when the rows do not exceed their memory
+/// any more.
 pub type RowFileReport = Box<dyn Fn(Result<(), &io::Error>) + Send + Sync>;
 
 /// How much memory and disk the rows of a [`RowFile`]'s tables take.
@@ -59,6 +59,8 @@ struct RowFileState {
     memory_bytes_max: u64,
     retry_pause: Duration,
     report: RowFileReport,
+    /// Only the thread changes it without the lock of `work`, so that the thread misses no change while it
+    /// decides whether to wait.
     memory_bytes: AtomicU64,
     /// Of these, what is written and not synced.
     written_bytes: AtomicU64,
@@ -83,15 +85,15 @@ struct Work {
     /// The rows exceeded their memory, and are moved until they are somewhat below it.
     is_moving: bool,
     is_busy: bool,
+    /// A write failed, and the rows exceed their memory since then.
     is_failing: bool,
     stopping: bool,
 }
 
 /// What the thread does next.
 enum Job {
-    Free(Vec<Extent>),
     Write(MoveOrder, Weak<ClosedBytes>),
-    /// Of what is written.
+    /// Of what is written. There are no rows left to move.
     Sync,
 }
 
@@ -99,6 +101,11 @@ enum Job {
 #[derive(Default)]
 struct Mover {
     space: FileSpace,
+    /// Whether the file system takes unused parts of the file back, so that to use them again takes space of
+    /// the disk, as growing does.
+    returns_space: bool,
+    /// Parts of the file that are unused, in order, and not returned to the file system yet.
+    freed: Vec<Extent>,
     /// Bytes that are written to the file. They stay in memory until it is synced.
     written: Vec<WrittenBytes>,
 }
@@ -125,6 +132,14 @@ pub(super) struct ClosedBytes {
     file: Arc<RowFileState>,
 }
 
+/// A part of a block's bytes.
+pub(super) enum ClosedPart {
+    /// All of them, which are in memory anyway.
+    Memory(Bytes),
+    /// These were read from the file, and where they start.
+    File(usize, Bytes),
+}
+
 enum BytesState {
     Memory(Bytes),
     /// In the file, with the checksum of each chunk.
@@ -135,10 +150,12 @@ enum BytesState {
 const CHUNK_BYTES: usize = 1 << 10;
 /// The pause after a failed write.
 const RETRY_PAUSE: Duration = Duration::from_secs(10);
-/// The file is synced after so many bytes.
+/// The file is synced after this many bytes.
 const SYNC_BYTES: u64 = 4 << 20;
 /// The pause after a sync, unless the thread is far behind.
 const SYNC_PAUSE: Duration = Duration::from_millis(20);
+/// At most this many unused parts of the file are returned before the next rows are written.
+const FREES_AT_ONCE: usize = 16;
 /// So much of the disk stays free for the log, besides the size of a snapshot of all rows.
 const FREE_BYTES_MIN: u64 = 256 << 20;
 
@@ -149,8 +166,8 @@ pub(super) trait RowStorage: Send + Sync {
     fn sync(&self) -> io::Result<()>;
     /// How much of the disk is free.
     fn free_bytes(&self) -> io::Result<u64>;
-    /// Returns the space to the file system if that can be done.
-    fn free(&self, extent: Extent);
+    /// Returns the space to the file system, and whether that was done.
+    fn free(&self, extent: Extent) -> bool;
     fn set_end(&self, end: u64);
 }
 
@@ -173,15 +190,16 @@ impl RowStorage for File {
     }
 
     /// Without it the space is still used for other rows.
-    fn free(&self, extent: Extent) {
-        #[cfg(target_os = "linux")]
-        {
-            use rustix::fs::{FallocateFlags, fallocate};
-            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            let _ = fallocate(self, flags, extent.start, extent.length);
-        }
-        #[cfg(not(target_os = "linux"))]
-        let _ = extent;
+    #[cfg(target_os = "linux")]
+    fn free(&self, extent: Extent) -> bool {
+        use rustix::fs::{FallocateFlags, fallocate};
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(self, flags, extent.start, extent.length).is_ok()
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn free(&self, _extent: Extent) -> bool {
+        false
     }
 
     fn set_end(&self, end: u64) {
@@ -309,59 +327,72 @@ impl RowFileState {
         let bytes = bytes.saturating_sub(self.written_bytes.load(Ordering::Relaxed));
         let max = self.memory_bytes_max;
         let spare = SYNC_BYTES.min(max / 8);
-        work.is_moving = bytes > max || work.is_moving && bytes > max - spare;
-        let may_move = work.is_moving && !work.waiting.is_empty();
-        !work.stopping && (!work.freed.is_empty() || may_move)
+        let exceeds = bytes > max || work.is_moving && bytes > max - spare;
+        work.is_moving = exceeds && !work.waiting.is_empty();
+        work.is_moving || !work.freed.is_empty()
     }
 
-    /// `None` when the thread has to end.
-    fn next_job(&self, must_sync: bool) -> Option<Job> {
+    /// Waits for work. `None` when the thread has to end.
+    fn next_job(&self, mover: &Mover) -> Option<Job> {
         let mut work = self.work();
-        if !self.update_work(&mut work) && !work.stopping {
-            if must_sync {
-                return Some(Job::Sync);
+        loop {
+            if work.stopping {
+                return None;
+            }
+            // Evaluated once in each turn.
+            let has_work = self.update_work(&mut work) || work.is_failing;
+            if has_work || !mover.freed.is_empty() || !mover.written.is_empty() {
+                break;
             }
             work.is_busy = false;
             self.rested.notify_all();
-        }
-        let is_idle = |work: &mut Work| !work.stopping && !self.update_work(work);
-        let mut work = self.wake.wait_while(work, is_idle).unwrap_or_else(PoisonError::into_inner);
-        if work.stopping {
-            return None;
+            work = self.wake.wait(work).unwrap_or_else(PoisonError::into_inner);
         }
         work.is_busy = true;
-        if !work.freed.is_empty() {
-            return Some(Job::Free(std::mem::take(&mut work.freed)));
-        }
-        let (order, oldest) = work.waiting.pop_first()?;
-        Some(Job::Write(order, oldest))
+        let oldest = if work.is_moving { work.waiting.pop_first() } else { None };
+        Some(oldest.map_or(Job::Sync, |(order, oldest)| Job::Write(order, oldest)))
     }
 
     fn run(&self) {
         let mut mover = Mover::default();
-        while let Some(job) = self.next_job(!mover.written.is_empty()) {
+        while let Some(job) = self.next_job(&mover) {
+            self.free_some(&mut mover);
             let moved = match job {
-                Job::Free(freed) => {
-                    freed.into_iter().for_each(|extent| self.free(&mut mover.space, extent));
-                    continue;
-                }
                 Job::Write(order, block) => self.write(&mut mover, order, &block),
-                Job::Sync => self.sync(&mut mover),
+                Job::Sync => self.sync(&mut mover).inspect(|()| self.set_failing(None)),
             };
             if let Err(error) = moved {
                 // Those before it may not have failed.
                 let _ = self.sync(&mut mover);
                 self.set_failing(Some(&error));
+                // Unused parts may be the space that is missing.
+                while self.free_some(&mut mover) {}
                 self.pause(self.retry_pause);
             }
         }
         self.rested.notify_all();
     }
 
-    fn free(&self, space: &mut FileSpace, extent: Extent) {
-        self.storage.free(extent);
-        if let Some(end) = space.free(extent) {
-            self.storage.set_end(end);
+    /// Returns unused parts of the file to the file system, the last ones first: without the parts at its end,
+    /// the file is shorter. Whether there are more.
+    fn free_some(&self, mover: &mut Mover) -> bool {
+        if mover.freed.is_empty() {
+            let freed = std::mem::take(&mut self.work().freed);
+            mover.freed = joined(freed);
+        }
+        for _ in 0..FREES_AT_ONCE {
+            let Some(extent) = mover.freed.pop() else { break };
+            self.free(mover, extent);
+        }
+        let work = self.work();
+        let has_more = !mover.freed.is_empty() || !work.freed.is_empty();
+        has_more && !work.stopping
+    }
+
+    fn free(&self, mover: &mut Mover, extent: Extent) {
+        match mover.space.free(extent) {
+            Some(end) => self.storage.set_end(end),
+            None => mover.returns_space |= self.storage.free(extent),
         }
     }
 
@@ -378,9 +409,9 @@ impl RowFileState {
             BytesState::Memory(bytes) => bytes.clone(),
             BytesState::File(..) => return Ok(()),
         };
-        let written = self.allocate(&mut mover.space, bytes.len() as u64).and_then(|extent| {
+        let written = self.allocate(mover, bytes.len() as u64).and_then(|extent| {
             let written = self.storage.write(extent.start, &bytes);
-            written.inspect_err(|_| self.free(&mut mover.space, extent)).map(|()| extent)
+            written.inspect_err(|_| self.free(mover, extent)).map(|()| extent)
         });
         let extent = match written {
             Ok(extent) => extent,
@@ -395,9 +426,9 @@ impl RowFileState {
         if before + (bytes.len() as u64) < SYNC_BYTES { Ok(()) } else { self.sync(mover) }
     }
 
-    /// A part of the file that was unused, or at its end if the disk has room for it.
-    fn allocate(&self, space: &mut FileSpace, bytes: u64) -> io::Result<Extent> {
-        if space.needs_growth(bytes) {
+    /// A part of the file that was unused, or at its end, if the disk has room for it.
+    fn allocate(&self, mover: &mut Mover, bytes: u64) -> io::Result<Extent> {
+        if mover.returns_space || mover.space.needs_growth(bytes) {
             let rows =
                 self.memory_bytes.load(Ordering::Relaxed) + self.file_bytes.load(Ordering::Relaxed);
             let needed = FREE_BYTES_MIN + rows;
@@ -409,7 +440,7 @@ impl RowFileState {
                 return Err(io::Error::new(io::ErrorKind::StorageFull, text));
             }
         }
-        Ok(space.allocate(bytes))
+        Ok(mover.space.allocate(bytes))
     }
 
     /// Makes sure that what is written can be read, and frees its memory.
@@ -418,7 +449,7 @@ impl RowFileState {
             return Ok(());
         }
         let synced = self.storage.sync();
-        for WrittenBytes { closed, extent, checksums } in mover.written.drain(..) {
+        for WrittenBytes { closed, extent, checksums } in std::mem::take(&mut mover.written) {
             let bytes = closed.length as u64;
             self.written_bytes.fetch_sub(bytes, Ordering::Relaxed);
             if synced.is_ok() {
@@ -427,12 +458,11 @@ impl RowFileState {
                 let mut state = closed.state.write().unwrap_or_else(PoisonError::into_inner);
                 *state = BytesState::File(extent, checksums);
             } else {
-                self.free(&mut mover.space, extent);
+                self.free(mover, extent);
                 self.work().waiting.insert(closed.order, Arc::downgrade(&closed));
             }
         }
         if synced.is_ok() {
-            self.set_failing(None);
             let memory_bytes = self.memory_bytes.load(Ordering::Relaxed);
             // A state that is loaded at once would exceed the memory by much.
             if memory_bytes < 2 * self.memory_bytes_max {
@@ -447,6 +477,7 @@ impl RowFileState {
             self.failures.fetch_add(1, Ordering::Relaxed);
         }
         let was_failing = std::mem::replace(&mut self.work().is_failing, error.is_some());
+        self.rested.notify_all();
         if was_failing != error.is_some() {
             (self.report)(error.map_or(Ok(()), Err));
         }
@@ -455,9 +486,6 @@ impl RowFileState {
     /// Leaves the disk to others.
     fn pause(&self, time: Duration) {
         let work = self.work();
-        if work.is_failing {
-            self.rested.notify_all();
-        }
         let is_paused = |work: &mut Work| !work.stopping;
         drop(self.wake.wait_timeout_while(work, time, is_paused));
     }
@@ -485,11 +513,10 @@ impl ClosedBytes {
         self.file.add(bytes, Some(self.age()))
     }
 
-    /// Bytes that contain this range, and where they start. Damaged bytes are
-    /// [`io::ErrorKind::InvalidData`].
-    pub(super) fn read(&self, range: Range<usize>) -> io::Result<(usize, Bytes)> {
+    /// Bytes that contain this range. Damaged bytes are [`io::ErrorKind::InvalidData`].
+    pub(super) fn read(&self, range: Range<usize>) -> io::Result<ClosedPart> {
         match &*self.state() {
-            BytesState::Memory(bytes) => Ok((0, bytes.clone())),
+            BytesState::Memory(bytes) => Ok(ClosedPart::Memory(bytes.clone())),
             // They stay in the file, so the lock delays no writer.
             BytesState::File(extent, checksums) => {
                 let read = self.read_file(*extent, checksums, range);
@@ -503,7 +530,7 @@ impl ClosedBytes {
         extent: Extent,
         checksums: &[u32],
         range: Range<usize>,
-    ) -> io::Result<(usize, Bytes)> {
+    ) -> io::Result<ClosedPart> {
         let first = range.start / CHUNK_BYTES;
         let start = first * CHUNK_BYTES;
         let end = range.end.next_multiple_of(CHUNK_BYTES).min(self.length);
@@ -513,7 +540,7 @@ impl ClosedBytes {
         if !bytes.chunks(CHUNK_BYTES).map(crc32c::crc32c).zip(expected).all(|(a, b)| a == b) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "rows are damaged"));
         }
-        Ok((start, bytes.into()))
+        Ok(ClosedPart::File(start, bytes.into()))
     }
 }
 
@@ -531,8 +558,9 @@ impl Drop for ClosedBytes {
         let length = self.length as u64;
         match self.state.get_mut().unwrap_or_else(PoisonError::into_inner) {
             BytesState::Memory(_) => {
+                let mut work = self.file.work();
                 self.file.memory_bytes.fetch_sub(length, Ordering::Relaxed);
-                self.file.work().waiting.remove(&self.order);
+                work.waiting.remove(&self.order);
             }
             BytesState::File(extent, _) => {
                 self.file.file_bytes.fetch_sub(length, Ordering::Relaxed);
@@ -540,5 +568,26 @@ impl Drop for ClosedBytes {
                 self.file.wake.notify_one();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise the thread could decide to sync because of the one number, and to wait because of the next.
+    #[test]
+    fn memory_is_not_freed_while_the_thread_decides_what_to_do() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = RowFile::create(&directory.path().join("rows"), 1 << 20, Box::new(|_| {}));
+        let file = file.unwrap();
+        let closed = file.add(vec![7; 100].into(), None);
+        let work = file.0.0.work();
+        let dropping = thread::Builder::new().spawn(move || drop(closed)).unwrap();
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(file.usage().memory_bytes, 100);
+        drop(work);
+        dropping.join().unwrap();
+        assert_eq!(file.usage().memory_bytes, 0);
     }
 }

@@ -137,6 +137,23 @@ fn the_newest_rows_stay_in_memory() {
     }
 }
 
+/// Revisions ascend, so this does not happen yet.
+#[test]
+fn rows_that_are_put_before_all_others_do_not_stay_in_memory() {
+    let parts = TestParts::new(0);
+    let (mut table, mut map) = (parts.table(), RowMap::default());
+    for number in (0..2_000u16).rev() {
+        let (key, row) = (revision(number.into()), Bytes::from(vec![number as u8; 1_000]));
+        table.put(key, row.clone()).unwrap();
+        map.0.insert(key, row);
+    }
+    parts.file.wait_until_written();
+    map.assert_same(&table);
+    let usage = parts.file.usage();
+    // But those of the last block.
+    assert!(usage.file_bytes >= 1_900_000 && usage.memory_bytes == 0, "{usage:?}");
+}
+
 #[test]
 fn removed_rows_free_their_space_unless_a_view_has_them() {
     let parts = TestParts::new(100_000);
@@ -174,6 +191,49 @@ fn removed_rows_free_their_space_unless_a_view_has_them() {
     assert!(parts.allocated() < full / 20, "{}", parts.allocated());
     let length = parts.contents.metadata().unwrap().len();
     assert!(length < full + full / 10, "{length}: space is used again");
+}
+
+#[test]
+fn space_is_freed_in_large_parts() {
+    let parts = TestParts::new(0);
+    let mut table = parts.table();
+    put_rows(&mut table, 0..20_000);
+    parts.file.wait_until_written();
+    let (view, hang) = (table.view().unwrap(), parts.hang.lock().unwrap());
+    // The thread waits with this row while all others become unused.
+    table.put(revision(20_000), vec![1; 100_000].into()).unwrap();
+    parts.wait_for_hanging();
+    drop((table, view));
+    parts.calls.lock().unwrap().clear();
+    drop(hang);
+    parts.file.wait_until_written();
+    let calls = parts.calls.lock().unwrap().clone();
+    assert_eq!(parts.allocated(), 0);
+    assert!(calls.len() < 10, "{calls:?} for 300 blocks");
+}
+
+#[test]
+fn rows_are_moved_while_much_space_is_freed() {
+    let parts = TestParts::new(0);
+    let mut table = parts.table();
+    let mut put = |numbers: Range<u128>| {
+        numbers.for_each(|number| table.put(revision(number), vec![1; 70_000].into()).unwrap());
+    };
+    put(0..200);
+    parts.file.wait_until_written();
+    let hang = parts.hang.lock().unwrap();
+    put(200..211);
+    parts.wait_for_hanging();
+    // No two of them touch each other.
+    (0..200).step_by(2).for_each(|number| table.remove(revision(number)).unwrap());
+    parts.calls.lock().unwrap().clear();
+    drop(hang);
+    parts.file.wait_until_written();
+    let calls = parts.calls.lock().unwrap().clone();
+    assert_eq!(calls.iter().filter(|call| **call == "free").count(), 100);
+    let writes: Vec<_> = (0..calls.len()).filter(|at| calls[*at] == "write").collect();
+    assert_eq!(writes.len(), 11);
+    assert!(writes.windows(2).all(|pair| pair[1] - pair[0] <= 17), "{calls:?}");
 }
 
 #[test]
@@ -259,7 +319,40 @@ fn rows_stay_in_memory_while_writes_fail_and_are_moved_later() {
         std::thread::sleep(Duration::from_millis(1));
     }
     map.assert_same(&table);
+    parts.wait_for_reports(2);
+    assert_eq!(*parts.reports.lock().unwrap(), ["no space left", "ok"]);
+}
+
+#[test]
+fn a_failure_is_reported_once_though_some_writes_succeed() {
+    let parts = TestParts::new(100_000);
+    let mut table = parts.table();
+    put_rows(&mut table, 0..2_000);
     parts.file.wait_until_written();
+    parts.disk_bytes.store(parts.allocated() + (256 << 20) + 2_000_000, Ordering::SeqCst);
+    put_rows(&mut table, 2_000..5_000);
+    parts.wait_for_failures(1);
+    // Makes room for some rows each time.
+    for number in (0..1_920).step_by(64) {
+        (number..number + 64).for_each(|number| table.remove(revision(number)).unwrap());
+        parts.wait_for_failures(parts.file.usage().failures + 1);
+    }
+    assert!(parts.file.usage().memory_bytes < 2_500_000, "{:?}", parts.file.usage());
+    assert_eq!(parts.reports.lock().unwrap().len(), 1);
+    parts.disk_bytes.store(u64::MAX, Ordering::SeqCst);
+    parts.wait_for_reports(2);
+    assert_eq!(parts.reports.lock().unwrap()[1], "ok");
+}
+
+#[test]
+fn a_failure_ends_when_the_rows_that_failed_are_removed() {
+    let parts = TestParts::new(100_000);
+    parts.fails.store(true, Ordering::SeqCst);
+    let mut table = parts.table();
+    put_rows(&mut table, 0..1_000);
+    parts.wait_for_failures(2);
+    (0..1_000).for_each(|number| table.remove(revision(number)).unwrap());
+    parts.wait_for_reports(2);
     assert_eq!(*parts.reports.lock().unwrap(), ["no space left", "ok"]);
 }
 
@@ -286,29 +379,50 @@ fn rows_stay_in_memory_until_the_file_is_synced() {
 fn the_file_does_not_grow_while_little_of_the_disk_is_free() {
     let parts = TestParts::new(100_000);
     let mut table = parts.table();
-    let put = |table: &mut MemoryTable, numbers: Range<u128>| {
-        numbers.for_each(|number| table.put(revision(number), vec![1; 1_000].into()).unwrap());
-    };
-    put(&mut table, 0..1_000);
+    put_rows(&mut table, 0..1_000);
     parts.file.wait_until_written();
     let (usage, length) = (parts.file.usage(), parts.contents.metadata().unwrap().len());
     assert!(usage.file_bytes > 800_000 && usage.memory_bytes <= 100_000, "{usage:?}");
     // A snapshot of a million bytes would not fit.
-    parts.free_bytes.store((256 << 20) + 900_000, Ordering::SeqCst);
-    put(&mut table, 1_000..2_000);
+    parts.disk_bytes.store(parts.allocated() + (256 << 20) + 900_000, Ordering::SeqCst);
+    put_rows(&mut table, 1_000..2_000);
     parts.wait_for_failures(2);
     assert_eq!(parts.contents.metadata().unwrap().len(), length);
     let reports = parts.reports.lock().unwrap().clone();
     assert!(matches!(&reports[..], [one] if one.starts_with("less than 25")), "{reports:?}");
     // Space that becomes unused is used again.
-    for number in 0..500 {
+    for number in 0..700 {
         table.remove(revision(number)).unwrap();
     }
-    while parts.file.usage().memory_bytes > 800_000 {
+    while parts.file.usage().memory_bytes > 950_000 {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(parts.contents.metadata().unwrap().len() <= length);
-    parts.free_bytes.store(u64::MAX, Ordering::SeqCst);
+    parts.disk_bytes.store(u64::MAX, Ordering::SeqCst);
+    while parts.file.usage().memory_bytes > 100_000 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Unused parts of the file were returned to the file system, so that others may have taken their space.
+#[test]
+fn unused_parts_of_the_file_are_not_used_while_little_of_the_disk_is_free() {
+    let parts = TestParts::new(100_000);
+    let mut table = parts.table();
+    put_rows(&mut table, 0..20_000);
+    parts.file.wait_until_written();
+    for number in 0..19_000 {
+        table.remove(revision(number)).unwrap();
+    }
+    parts.file.wait_until_written();
+    let few = parts.allocated();
+    assert!(few < 2_000_000, "{few}");
+    parts.disk_bytes.store(few + (10 << 20), Ordering::SeqCst);
+    put_rows(&mut table, 20_000..25_000);
+    parts.wait_for_failures(2);
+    assert_eq!(parts.allocated(), few);
+    assert!(parts.file.usage().memory_bytes > 4_900_000, "{:?}", parts.file.usage());
+    parts.disk_bytes.store(u64::MAX, Ordering::SeqCst);
     while parts.file.usage().memory_bytes > 100_000 {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -326,6 +440,27 @@ fn rows_in_the_file_are_known() {
     assert!(!table.is_in_file(revision(999)), "its block is not closed");
     assert!(!table.is_in_file(RowKey(0)));
     assert!(!MemoryTable::default().is_in_file(revision(0)));
+}
+
+/// A scan reads ahead.
+#[test]
+fn a_row_that_is_kept_does_not_keep_all_that_was_read() {
+    let parts = TestParts::new(0);
+    let mut table = parts.table();
+    for number in 0..100 {
+        let bytes = [4_200, 3_900, 12_000][number as usize % 3];
+        table.put(revision(number), vec![7; bytes].into()).unwrap();
+    }
+    parts.file.wait_until_written();
+    let mut copied = BTreeMap::new();
+    let visit = &mut |_, row: RowRef<'_>| {
+        *copied.entry((row.len(), row.to_bytes().as_ptr() != row.as_ptr())).or_insert(0) += 1;
+        ControlFlow::Continue(())
+    };
+    table.scan(revision(0), revision(90), visit).unwrap();
+    let expected =
+        BTreeMap::from([((3_900, true), 30), ((4_200, true), 30), ((12_000, false), 30)]);
+    assert_eq!(copied, expected);
 }
 
 #[test]
@@ -378,16 +513,24 @@ fn revision(number: u128) -> RowKey {
     RowKey(3 << 120 | number << 32)
 }
 
+fn put_rows(table: &mut MemoryTable, numbers: Range<u128>) {
+    numbers.for_each(|number| table.put(revision(number), vec![1; 1_000].into()).unwrap());
+}
+
 /// A file, and what a test needs to look at it.
 struct TestParts {
     file: RowFile,
     contents: File,
     fails: Arc<AtomicBool>,
     sync_fails: Arc<AtomicBool>,
-    free_bytes: Arc<AtomicU64>,
+    /// The size of the disk.
+    disk_bytes: Arc<AtomicU64>,
     /// Writes wait while a test has the lock.
     hang: Arc<Mutex<()>>,
+    is_hanging: Arc<AtomicBool>,
     reports: Arc<Mutex<Vec<String>>>,
+    /// What the thread has done with the file.
+    calls: Arc<Mutex<Vec<&'static str>>>,
     ended: Arc<()>,
 }
 
@@ -395,8 +538,10 @@ struct TestStorage {
     file: File,
     fails: Arc<AtomicBool>,
     sync_fails: Arc<AtomicBool>,
-    free_bytes: Arc<AtomicU64>,
+    disk_bytes: Arc<AtomicU64>,
     hang: Arc<Mutex<()>>,
+    is_hanging: Arc<AtomicBool>,
+    calls: Arc<Mutex<Vec<&'static str>>>,
     _ended: Arc<()>,
 }
 
@@ -405,14 +550,18 @@ impl TestParts {
         let contents = tempfile::tempfile().unwrap();
         let (fails, ended) = (Arc::<AtomicBool>::default(), Arc::new(()));
         let sync_fails = Arc::<AtomicBool>::default();
-        let free_bytes = Arc::new(AtomicU64::new(u64::MAX));
+        let disk_bytes = Arc::new(AtomicU64::new(u64::MAX));
         let hang = Arc::<Mutex<()>>::default();
+        let is_hanging = Arc::<AtomicBool>::default();
+        let calls = Arc::<Mutex<Vec<&'static str>>>::default();
         let storage = TestStorage {
             file: contents.try_clone().unwrap(),
             fails: Arc::clone(&fails),
             sync_fails: Arc::clone(&sync_fails),
-            free_bytes: Arc::clone(&free_bytes),
+            disk_bytes: Arc::clone(&disk_bytes),
             hang: Arc::clone(&hang),
+            is_hanging: Arc::clone(&is_hanging),
+            calls: Arc::clone(&calls),
             _ended: Arc::clone(&ended),
         };
         let reports: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -423,7 +572,18 @@ impl TestParts {
         });
         let pause = Duration::from_millis(5);
         let file = RowFile::start(Box::new(storage), memory_bytes_max, pause, report).unwrap();
-        Self { file, contents, fails, sync_fails, free_bytes, hang, reports, ended }
+        Self {
+            file,
+            contents,
+            fails,
+            sync_fails,
+            disk_bytes,
+            hang,
+            is_hanging,
+            reports,
+            calls,
+            ended,
+        }
     }
 
     fn table(&self) -> MemoryTable {
@@ -432,6 +592,18 @@ impl TestParts {
 
     fn wait_for_failures(&self, count: u64) {
         while self.file.usage().failures < count {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn wait_for_hanging(&self) {
+        while !self.is_hanging.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn wait_for_reports(&self, count: usize) {
+        while self.reports.lock().unwrap().len() < count {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -457,7 +629,10 @@ impl RowStorage for TestStorage {
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.is_hanging.store(true, Ordering::SeqCst);
         drop(self.hang.lock().unwrap());
+        self.is_hanging.store(false, Ordering::SeqCst);
+        self.calls.lock().unwrap().push("write");
         match self.fails.load(Ordering::SeqCst) {
             true => Err(io::Error::other("no space left")),
             false => self.file.write(offset, bytes),
@@ -472,14 +647,17 @@ impl RowStorage for TestStorage {
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
-        Ok(self.free_bytes.load(Ordering::SeqCst))
+        let used = self.file.metadata()?.blocks() * 512;
+        Ok(self.disk_bytes.load(Ordering::SeqCst).saturating_sub(used))
     }
 
-    fn free(&self, extent: Extent) {
-        RowStorage::free(&self.file, extent);
+    fn free(&self, extent: Extent) -> bool {
+        self.calls.lock().unwrap().push("free");
+        RowStorage::free(&self.file, extent)
     }
 
     fn set_end(&self, end: u64) {
+        self.calls.lock().unwrap().push("set end");
         self.file.set_end(end);
     }
 }

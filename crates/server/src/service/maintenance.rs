@@ -430,8 +430,8 @@ fn alarm_text(alarm: Alarm) -> String {
 /// The size that is reported for an empty store: that of one page.
 const DB_SIZE_MIN: u64 = 4096;
 const RESPONSES_QUEUED_MAX: usize = 4;
-/// Rows that are hashed before commands get a turn.
-const ROWS_AT_ONCE: usize = 10_000;
+/// Rows that are hashed before commands get a turn. If they are large, it is fewer.
+const ROWS_AT_ONCE: usize = 1_000;
 /// How long a defragmentation waits for snapshots to be read.
 const DEFRAGMENT_TIMEOUT: Duration = Duration::from_secs(30);
 const DEFRAGMENT_RETRY_INTERVAL: Duration = Duration::from_millis(100);

@@ -1,17 +1,22 @@
 //! Every method of every service asks the policy of the server first.
 
-use std::pin::pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use axum::http::Request;
+use http_body::Body as _;
+use prost::Message;
 use quorate::{MemoryNetwork, MemoryStorage, Node, NodeConfig};
 use quorate_kv::{
-    AnyTable, AuthCommand, Command, Compact, KeyRange, Kv, KvError, KvOutcome, PasswordHash,
-    Permission, PermissionMode, Put, Query, ROOT, Range, TokenRequest,
+    AnyTable, AuthCommand, Command, Compact, DeleteRange, KeyRange, Kv, KvError, KvOutcome,
+    PasswordHash, Permission, PermissionMode, Put, Query, ROOT, Range, TokenRequest,
 };
+use quorate_proto::etcdserverpb::watch_request::RequestUnion;
+use quorate_proto::etcdserverpb::{WatchCreateRequest, WatchRequest, WatchResponse};
 use sha2::{Digest, Sha256};
 use tonic::body::Body;
 use tonic::codegen::Service;
@@ -259,6 +264,84 @@ async fn a_long_read_that_starts_over_is_checked_again() {
 
 /// While a long command is applied, a look-up of a token answers at once, or waits without its
 /// thread.
+/// They are read beside the threads that serve requests, and other watches go on meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_is_reserved_before_the_previous_pairs_of_a_large_revision_are_read() {
+    let context = single_member().await;
+    let run = async |command: Command| context.run_as_member(command).await.unwrap().revision;
+    let put = |key: String| {
+        Command::Put(Put { key: key.into(), value: vec![7; 100_000].into(), ..Put::default() })
+    };
+    for number in 0..20 {
+        run(put(format!("k{number}"))).await;
+    }
+    let keys = KeyRange::all();
+    let deletion = DeleteRange { keys: keys.clone(), prev_kv: false };
+    let start_revision = run(Command::DeleteRange(deletion)).await;
+    let paused = context.reads.pause().await;
+    let create = |prev_kv| WatchCreateRequest {
+        range_end: "\0".into(),
+        start_revision,
+        prev_kv,
+        ..Default::default()
+    };
+    let mut stream = TestWatchStream::open(&context, create(true)).await;
+    assert!(stream.next().await.created);
+    let reserved = async {
+        while context.responses.used() < 2_000_000 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), reserved).await.unwrap();
+    let mut other = TestWatchStream::open(&context, create(false)).await;
+    assert!(other.next().await.created);
+    assert_eq!(other.next().await.events.len(), 20);
+    let early = tokio::time::timeout(Duration::from_millis(50), stream.next()).await;
+    assert!(early.is_err(), "it waits for its turn to read");
+    drop(paused);
+    let response = stream.next().await;
+    let previous = response.events.iter().filter_map(|event| event.prev_kv.as_ref());
+    assert_eq!(previous.map(|kv| kv.value.len()).sum::<usize>(), 20 * 100_000);
+    context.node.stop_now().await;
+}
+
+/// The response to a call of a watch that has sent one request.
+struct TestWatchStream {
+    body: Body,
+    received: Vec<u8>,
+}
+
+impl TestWatchStream {
+    async fn open(context: &ServiceContext, create: WatchCreateRequest) -> Self {
+        let request = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+        let message = request.encode_to_vec();
+        let body = [&[0][..], &(message.len() as u32).to_be_bytes(), &message].concat();
+        let request = Request::post("/etcdserverpb.Watch/Watch")
+            .header("content-type", "application/grpc")
+            .body(Body::new(axum::body::Body::from(body)))
+            .unwrap();
+        let mut routes = routes(context, &ServerConfig::default()).prepare();
+        let body = routes.call(request).await.unwrap().into_body();
+        Self { body: Body::new(body), received: Vec::new() }
+    }
+
+    async fn next(&mut self) -> WatchResponse {
+        loop {
+            if let Some((head, rest)) = self.received.split_first_chunk::<5>() {
+                let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+                if rest.len() >= length {
+                    let response = WatchResponse::decode(&rest[..length]).unwrap();
+                    self.received.drain(..5 + length);
+                    return response;
+                }
+            }
+            let frame = poll_fn(|context| Pin::new(&mut self.body).poll_frame(context));
+            let frame = tokio::time::timeout(Duration::from_secs(20), frame).await.unwrap();
+            self.received.extend_from_slice(frame.unwrap().unwrap().data_ref().unwrap());
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_is_looked_up_while_a_command_holds_the_store() {
     let context = member_with_auth().await;

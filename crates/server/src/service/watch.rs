@@ -16,7 +16,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message;
 use quorate_kv::{
-    KeyRange, PollLimits, WakeFn, WatchEvent, WatchEventKind, WatchPoll, WatcherId, split_events,
+    AnyTable, KeyRange, Kv, PollLimits, ReadLimits, TableError, WakeFn, WatchEvent, WatchEventKind,
+    WatchPoll, WatcherId, split_events,
 };
 use quorate_proto::etcdserverpb::watch_request::RequestUnion;
 use quorate_proto::etcdserverpb::watch_server::Watch;
@@ -28,7 +29,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
-use super::kv::key_value;
+use super::kv::{key_value, read_previous};
 use crate::access::{ClientAction, ClientIdentity};
 use crate::auth::{UserIdentity, token_expired};
 use crate::context::{ServiceContext, requires_leader};
@@ -90,6 +91,7 @@ struct StreamWatch {
     keys: KeyRange,
     start_revision: i64,
     fragment: bool,
+    prev_kv: bool,
     progress_notify: bool,
     /// Events were sent since the last progress interval.
     sent_events: bool,
@@ -215,6 +217,7 @@ impl WatchStream {
             keys: keys(&request),
             start_revision: request.start_revision,
             fragment: request.fragment,
+            prev_kv: request.prev_kv,
             progress_notify: request.progress_notify,
             sent_events: false,
         };
@@ -281,16 +284,23 @@ impl WatchStream {
         let Some(id) = self.ids.get(&watcher).copied() else { return Ok(()) };
         let Some(watch) = self.watches.get_mut(&id) else { return Ok(()) };
         watch.queued = false;
+        let prev_kv = watch.prev_kv;
         // Nothing is read from the store before there is memory for it. It reserves all that a small
         // response may need: streams that hold some and wait for more would wait for each other.
         let memory = self.context.responses.reserve(SMALL_BYTES_MAX, MemoryWait::UntilFree).await;
         let memory = memory.map_err(|error| self.end(error))?;
         let limits = PollLimits::default().bytes_max(POLL_BYTES_MAX);
         let store = &self.context.store;
-        let polled = {
+        let (polled, is_complete) = {
             let kv = store.read_when_free().await;
-            store.poll_watch_in(&kv, watcher, limits)
+            let mut polled = store.poll_watch_events_in(&kv, watcher, limits);
+            let is_complete = match &mut polled {
+                Ok(WatchPoll::Events { events, .. }) if prev_kv => read_small_previous(&kv, events),
+                _ => Ok(true),
+            };
+            (polled, is_complete)
         };
+        let is_complete = is_complete.map_err(|error| self.end(ServiceError::Table(error)))?;
         match polled {
             Ok(WatchPoll::Idle) => return Ok(()),
             Ok(WatchPoll::Gone) => {
@@ -307,7 +317,11 @@ impl WatchStream {
                 }
                 let sent = &self.context.counters.events_sent;
                 sent.fetch_add(events.len() as u64, Ordering::Relaxed);
-                self.send_events(id, header_revision, events, memory).await?;
+                if is_complete {
+                    self.send_events(id, header_revision, events, memory).await?;
+                } else {
+                    self.send_large_events(id, header_revision, events, memory).await?;
+                }
             }
             Err(error) => return Err(self.end(ServiceError::Table(error))),
         }
@@ -358,6 +372,59 @@ impl WatchStream {
             }
         }
         Ok(())
+    }
+
+    /// Sends events whose previous pairs are not read yet: a response at a time, once there is memory for it.
+    async fn send_large_events(
+        &mut self,
+        watch_id: i64,
+        revision: i64,
+        events: Vec<WatchEvent>,
+        memory: ResponseMemory,
+    ) -> Result<(), Closed> {
+        // It may wait for much, and must not hold what others wait for.
+        drop(memory);
+        let header = Some(self.context.header(revision));
+        let fragments = self.watches.get(&watch_id).is_some_and(|watch| watch.fragment);
+        let mut events = events.into_iter();
+        while !events.as_slice().is_empty() {
+            let (count, bytes) = match fragments {
+                true => self.measure_fragment(events.as_slice()).await,
+                false => self.measure_all(events.as_slice()).await,
+            };
+            let memory = self.context.responses.reserve(bytes as u64, MemoryWait::UntilFree).await;
+            let memory = match memory {
+                Ok(memory) => memory,
+                Err(error) => return self.end_watch(watch_id, &error).await,
+            };
+            let piece = events.by_ref().take(count).collect();
+            let piece = read_previous(&self.context, &self.client, piece).await;
+            let piece = piece.map_err(|error| self.end(error))?;
+            let fragment = !events.as_slice().is_empty();
+            let events = piece.into_iter().map(event).collect();
+            let response =
+                WatchResponse { header, watch_id, fragment, events, ..Default::default() };
+            self.send_with(response, Some(memory)).await?;
+        }
+        Ok(())
+    }
+
+    /// How many events are the next fragment, and their bytes with their previous pairs.
+    async fn measure_fragment(&self, events: &[WatchEvent]) -> (usize, usize) {
+        let bytes_max = self.context.limits.request_bytes_max + OVERHEAD_BYTES;
+        self.context.store.read_when_free().await.measure_previous(events, bytes_max)
+    }
+
+    /// The same of one response.
+    async fn measure_all(&self, events: &[WatchEvent]) -> (usize, usize) {
+        let (mut count, mut bytes) = (0, 0);
+        while count < events.len() {
+            let rest = events.get(count..).unwrap_or_default();
+            let kv = self.context.store.read_when_free().await;
+            let (more, more_bytes) = kv.measure_previous(rest, usize::MAX);
+            (count, bytes) = (count + more, bytes + more_bytes);
+        }
+        (count, bytes)
     }
 
     /// Cancels a watch whose next events cannot be sent.
@@ -456,6 +523,15 @@ impl Drop for WatchStream {
             self.context.store.cancel_watch(watch.watcher);
         }
     }
+}
+
+/// Reads the previous pairs of events if they are no more than one step of a read, and their memory is
+/// reserved. Whether they are complete.
+fn read_small_previous(kv: &Kv<AnyTable>, events: &mut [WatchEvent]) -> Result<bool, TableError> {
+    let all = events.len();
+    let (count, bytes) = kv.measure_previous(events, SMALL_BYTES_MAX as usize);
+    let is_small = count == all && bytes as u64 <= SMALL_BYTES_MAX;
+    Ok(is_small && kv.read_previous(events, ReadLimits::default())? == all)
 }
 
 fn creation_refused(header: ResponseHeader, reason: &str) -> WatchResponse {

@@ -8,7 +8,7 @@ mod reply_size;
 
 pub(crate) use convert::key_value;
 pub(crate) use finish_compactions::finish_compactions;
-pub(crate) use reads::{ReadTurns, read};
+pub(crate) use reads::{ReadTurns, read, read_previous};
 
 use std::iter::Peekable;
 use std::vec::IntoIter;

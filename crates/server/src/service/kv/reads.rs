@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use quorate_kv::{
     AnyTable, AuthVersion, IncrementalRead, Issuer, Kv, KvCommandReply, KvOutcome, Query,
-    ReadLimits, ReadStage, Txn,
+    ReadLimits, ReadStage, Txn, WatchEvent,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
@@ -275,8 +275,32 @@ fn continue_read(
     Ok((read, TurnEnd::Done))
 }
 
-/// A read that had to start over because of a compaction takes larger steps, up to all at once:
-/// so it ends, however often the store is compacted.
+/// Reads the previous pairs of watched events. Memory for them must be reserved.
+pub(crate) async fn read_previous(
+    context: &ServiceContext,
+    client: &ClientIdentity,
+    mut events: Vec<WatchEvent>,
+) -> Result<Vec<WatchEvent>, ServiceError> {
+    let turns = context.reads.of_client(client);
+    let mut read = 0;
+    while read < events.len() {
+        let turn = context.reads.next(&turns).await?;
+        let store = context.store.clone();
+        let step = spawn_blocking(move || {
+            let _turn = turn;
+            for _ in 0..STEPS_PER_TURN {
+                let rest = events.get_mut(read..).unwrap_or_default();
+                read += store.read().read_previous(rest, ReadLimits::default())?;
+            }
+            Ok::<_, ServiceError>((events, read))
+        });
+        (events, read) = step.await??;
+    }
+    Ok(events)
+}
+
+/// A read that had to start over because of a compaction takes larger steps, up to all at once, with as many more
+/// reads of a file: so it ends, however often the store is compacted.
 fn limits_after(restarts: u32) -> ReadLimits {
     let factor = 10usize.saturating_pow(restarts);
     let ReadLimits { keys_max, bytes_max, .. } = ReadLimits::default();
