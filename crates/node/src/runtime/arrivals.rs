@@ -35,7 +35,7 @@ impl Arrivals {
         self.so_far.load(Ordering::Acquire)
     }
 
-    /// The member waits for so many requests after the first `so_far`; for none with zero.
+    /// The member waits for this many requests after the first `so_far`; for none with zero.
     pub(crate) fn wait_for(&self, so_far: u64, missing: usize) {
         let awaited = if missing == 0 { 0 } else { so_far + missing as u64 };
         self.awaited.store(awaited, Ordering::Relaxed);

@@ -33,7 +33,7 @@ pub(crate) struct BatchPace {
     expected: usize,
     /// Batches in a row that began as soon as the expected requests had come.
     early: u32,
-    /// After so many of them, one is gathered to the end.
+    /// After this many of them, one is gathered to the end.
     early_max: u32,
 }
 
@@ -59,7 +59,7 @@ impl BatchPace {
             if requests > self.expected {
                 self.early_max = EARLY_AT_FIRST;
             } else if self.early >= self.early_max {
-                // Gathered to the end in vain.
+                // Gathered to the end, and no more came.
                 self.early_max = (2 * self.early_max).min(EARLY_MAX);
             }
             // A few may come alone before all others, when the batch before took long.
@@ -78,7 +78,7 @@ impl BatchPace {
         self.requests <= 1
     }
 
-    /// Whether requests may be taken now, if so many wait.
+    /// Whether requests may be taken now, if this many wait.
     pub(crate) fn may_begin(
         &self,
         now: Instant,
@@ -105,7 +105,7 @@ impl BatchPace {
         self.began + disk.max(quorum)
     }
 
-    /// Whether so many requests are all that are likely to come: those who wait for a reply before their
+    /// Whether this many requests are all that are likely to come: those who wait for a reply before their
     /// next request are back. Now and then a batch is gathered to the end, to see whether there are more.
     pub(crate) fn are_enough(&self, waiting: usize) -> bool {
         self.enough().is_some_and(|enough| waiting >= enough)
@@ -162,7 +162,7 @@ const FEW_GATHERED: Duration = Duration::from_millis(3);
 const WRITES_EXPECTED: Duration = Duration::from_millis(100);
 /// After a batch more of them are expected for so long.
 const BATCHES_EXPECTED: Duration = Duration::from_millis(20);
-/// So many batches in a row may begin before the time to gather requests is over; twice as many, up to the
+/// This many batches in a row may begin before the time to gather requests is over; twice as many, up to the
 /// maximum, each time that the one after them was gathered to the end and had no more requests.
 const EARLY_AT_FIRST: u32 = 15;
 const EARLY_MAX: u32 = 240;
@@ -172,7 +172,7 @@ const QUORUM_WAIT_MAX: Duration = Duration::from_millis(5);
 /// The disk or the machine is slow when the last batch has taken so long. Otherwise requests wait
 /// for it even if nothing else is in progress.
 const SLOW_AFTER: Duration = Duration::from_millis(10);
-/// So many saves or jobs may be in progress if the disk or the machine is slow.
+/// This many saves or jobs may be in progress if the disk or the machine is slow.
 const STEPS_MAX: usize = 16;
 /// It hangs when the last batch has taken so long. Then some requests are accepted all the same, so
 /// that they end at their deadline instead of waiting in the queue without one: a snapshot may take
@@ -255,7 +255,7 @@ mod tests {
         assert!(!pace.may_begin(now + soon, none, 19));
         assert!(pace.may_begin(now + soon, none, 20));
         assert!(!pace.may_begin(now + soon, committing, 20));
-        // Now and then one is gathered to the end, less often if that is in vain.
+        // Now and then one is gathered to the end, less often if that brings no more.
         for early_max in [EARLY_AT_FIRST, 2 * EARLY_AT_FIRST, 4 * EARLY_AT_FIRST] {
             for _ in 0..early_max {
                 assert_eq!(pace.enough(), Some(20));

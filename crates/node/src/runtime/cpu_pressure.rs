@@ -22,7 +22,7 @@ pub(crate) struct GatherTime {
 }
 
 impl GatherTime {
-    /// For a process that may use so many processors.
+    /// For a process that may use this many processors.
     pub(crate) fn for_processors(processors: usize) -> Self {
         let processors = u32::try_from(processors.max(PROCESSORS_MIN)).unwrap_or(u32::MAX);
         let least = Some(GATHER_ON_ONE_PROCESSOR / processors).filter(|time| *time >= LEAST_MIN);

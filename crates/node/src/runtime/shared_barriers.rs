@@ -2,7 +2,7 @@
 //! the leader confirms it after that, so it covers everything that they may have seen. The cost of a
 //! request does not depend on the number of its callers.
 //!
-//! The member begins barriers, and whoever completes the request wakes the callers. No caller does
+//! The member begins barriers, and the one that completes the request wakes the callers. No caller does
 //! anything for another one: it may go away at any time, and its runtime may stand still.
 
 use std::future::poll_fn;
@@ -102,7 +102,7 @@ impl SharedBarriers {
         Some(BarrierCallers { barriers: Arc::clone(self), group, count, result: Err(STOPPED) })
     }
 
-    /// The member ends. Nobody can join any more, and those whose barrier has not begun get this error.
+    /// The member ends. No caller can join after this, and those whose barrier has not begun get this error.
     pub(crate) fn close(&self, error: RequestError) {
         let mut state = lock(&self.state);
         state.is_closed = true;

@@ -23,7 +23,7 @@ pub(super) struct ForwardedRequests {
     kept_so_far: u64,
 }
 
-/// So many saves may be in progress before peers have to wait. A correct leader stops earlier: this
+/// This many saves may be in progress before peers have to wait. A correct leader stops earlier: this
 /// is beyond the number of appends that it has in flight.
 const IN_PROGRESS_FOR_PEERS: usize = 2_048;
 /// How much is taken out of a queue in one turn.
