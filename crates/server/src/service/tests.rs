@@ -262,8 +262,6 @@ async fn a_long_read_that_starts_over_is_checked_again() {
     context.node.stop_now().await;
 }
 
-/// While a long command is applied, a look-up of a token answers at once, or waits without its
-/// thread.
 /// They are read beside the threads that serve requests, and other watches go on meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_is_reserved_before_the_previous_pairs_of_a_large_revision_are_read() {
@@ -342,6 +340,8 @@ impl TestWatchStream {
     }
 }
 
+/// While a long command is applied, a look-up of a token answers at once, or waits without its
+/// thread.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_is_looked_up_while_a_command_holds_the_store() {
     let context = member_with_auth().await;
