@@ -390,6 +390,9 @@ impl RunningServer {
         self.serving.iter().for_each(JoinHandle::abort);
         self.node.stop_now().await;
         self.node.host().clone().stop().await;
+        for task in self.serving {
+            ended(task).await;
+        }
     }
 }
 
@@ -415,13 +418,19 @@ async fn apply_own_log(node: &Node) {
 /// Waits for the requests in progress, up to the timeout.
 async fn drain(serving: Vec<JoinHandle<()>>, timeout: Duration) {
     let deadline = Instant::now() + timeout;
-    for task in serving {
-        let abort = task.abort_handle();
-        if timeout_at(deadline, task).await.is_err() {
+    for mut task in serving {
+        if timeout_at(deadline, &mut task).await.is_err() {
             tracing::warn!("the drain timeout has passed; requests in progress were cut off");
-            abort.abort();
+            task.abort();
+            ended(task).await;
         }
     }
+}
+
+/// Waits for the end of an aborted task. Only then its listener is closed, and its address can be used
+/// again.
+async fn ended(task: JoinHandle<()>) {
+    let _ = task.await;
 }
 
 impl fmt::Debug for RunningServer {

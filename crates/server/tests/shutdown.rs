@@ -145,3 +145,19 @@ async fn a_request_that_never_ends_is_cut_off() {
     tokio::time::timeout(TEST_TIMEOUT, server.stop()).await.unwrap();
     assert!(put.await.unwrap().is_err());
 }
+
+/// The runtime may be busy: its tasks end later than they are told to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn addresses_are_free_after_an_immediate_stop() {
+    let a = TestMember::new("a");
+    let server = a.start(&[&a], ClusterState::New).await;
+    let address = server.client_addresses()[0];
+    let (busy, is_busy) = std::sync::mpsc::channel();
+    tokio::spawn(async move {
+        busy.send(()).unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+    });
+    is_busy.recv().unwrap();
+    server.stop_now().await;
+    std::net::TcpListener::bind(address).unwrap();
+}
