@@ -18,6 +18,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinHandle;
 use tokio::time::{Sleep, sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::{Connected, TcpConnectInfo};
@@ -236,16 +237,17 @@ pub(crate) fn addresses(listeners: &[ClientListener]) -> Result<Vec<SocketAddr>,
     tcp.map(|listener| listener.local_addr().map_err(ServerError::System)).collect()
 }
 
-/// The connections accepted by this listener, until the stream is dropped.
+/// The connections accepted by this listener, until the stream is dropped. The address is free when the
+/// task has ended.
 pub(crate) fn accept_connections(
     listener: ClientListener,
     limit: ConnectionLimit,
     handshakes: &Handshakes,
-) -> ReceiverStream<io::Result<ClientConnection>> {
+) -> (ReceiverStream<io::Result<ClientConnection>>, JoinHandle<()>) {
     let (sender, receiver) = mpsc::channel(1);
     let ClientListener { listener, security } = listener;
     let accepts_plain = matches!(security, ListenerSecurity::Either(_));
-    match security {
+    let accepting = match security {
         ListenerSecurity::Plain => tokio::spawn(accept_all(listener, limit, sender)),
         ListenerSecurity::Tls(acceptor) | ListenerSecurity::Either(acceptor) => {
             let handshakes = handshakes.clone();
@@ -253,7 +255,7 @@ pub(crate) fn accept_connections(
             tokio::spawn(secured.accept_all(listener, sender))
         }
     };
-    ReceiverStream::new(receiver)
+    (ReceiverStream::new(receiver), accepting)
 }
 
 async fn accept_all(

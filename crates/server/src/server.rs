@@ -243,20 +243,22 @@ impl RunningServer {
         let consoles = listeners.console.into_iter();
         let consoles = consoles.map(|one| (one, &console, RequestKinds::All, None));
         for (listener, router, kinds, unary) in clients.chain(consoles) {
-            let incoming = incoming(listener, &limit, &handshakes, Arc::clone(&metrics.traffic));
+            let (incoming, accepting) =
+                incoming(listener, &limit, &handshakes, Arc::clone(&metrics.traffic));
             let unary = unary.filter(|_| kinds != RequestKinds::Http);
             let router = OnlyKinds::new(router.clone(), kinds);
             let front = Front { router, unary, streams_max, stopping: self.stopping.subscribe() };
-            self.serving.push(tokio::spawn(front.serve(incoming)));
+            self.serving.extend([tokio::spawn(front.serve(incoming)), accepting]);
         }
         let limit = ConnectionLimit::new(files.metrics());
         let handshakes = Handshakes::new(files.metrics(), Arc::default());
         for listener in listeners.metrics {
             // Bytes on these ports are not clients' traffic.
-            let incoming = incoming(listener, &limit, &handshakes, Arc::new(Traffic::default()));
+            let (incoming, accepting) =
+                incoming(listener, &limit, &handshakes, Arc::new(Traffic::default()));
             let (router, stopping) = (metrics_router.clone(), self.stopping.subscribe());
             let front = Front { router, unary: None, streams_max, stopping };
-            self.serving.push(tokio::spawn(front.serve(incoming)));
+            self.serving.extend([tokio::spawn(front.serve(incoming)), accepting]);
         }
         for address in &self.client_addresses {
             tracing::info!(address = %address, "accepting client connections");
@@ -452,9 +454,10 @@ fn incoming(
     limit: &ConnectionLimit,
     handshakes: &Handshakes,
     traffic: Arc<Traffic>,
-) -> impl Stream<Item = io::Result<MeteredConnection>> + use<> {
+) -> (impl Stream<Item = io::Result<MeteredConnection>> + use<>, JoinHandle<()>) {
     let metered = move |client| MeteredConnection::new(client, Arc::clone(&traffic));
-    accept_connections(listener, limit.clone(), handshakes).map(move |client| client.map(&metered))
+    let (accepted, accepting) = accept_connections(listener, limit.clone(), handshakes);
+    (accepted.map(move |client| client.map(&metered)), accepting)
 }
 
 async fn bind_peers(
