@@ -30,8 +30,8 @@ use super::file_space::{Extent, FileSpace, joined};
 #[derive(Clone)]
 pub struct RowFile(Arc<WriterHandle>);
 
-/// Called when writing to a [`RowFile`] begins to fail, and with `Ok` when the rows do not exceed their memory
-/// any more.
+/// Called when writing to a [`RowFile`] begins to fail, and with `Ok` when the rows no longer exceed their
+/// memory.
 pub type RowFileReport = Box<dyn Fn(Result<(), &io::Error>) + Send + Sync>;
 
 /// How much memory and disk the rows of a [`RowFile`]'s tables take.
@@ -156,7 +156,7 @@ const SYNC_BYTES: u64 = 4 << 20;
 const SYNC_PAUSE: Duration = Duration::from_millis(20);
 /// At most this many unused parts of the file are returned before the next rows are written.
 const FREES_AT_ONCE: usize = 16;
-/// So much of the disk stays free for the log, besides the size of a snapshot of all rows.
+/// This much of the disk stays free for the log, besides the size of a snapshot of all rows.
 const FREE_BYTES_MIN: u64 = 256 << 20;
 
 /// A file, or in tests one that fails.

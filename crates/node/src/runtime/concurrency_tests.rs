@@ -2,6 +2,7 @@
 //! `crates/node/loom` explores all interleavings of similar ones.
 
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::thread;
 
 use super::arrivals::Arrivals;
@@ -14,6 +15,12 @@ const ITEMS: u64 = 25;
 
 fn block_on<T>(task: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(task)
+}
+
+/// Whether it is ready when it is polled once.
+fn is_ready(task: impl Future) -> bool {
+    let mut context = Context::from_waker(Waker::noop());
+    std::pin::pin!(task).poll(&mut context).is_ready()
 }
 
 fn expected() -> Vec<u64> {
@@ -70,11 +77,7 @@ fn a_consumer_gets_every_item_once() {
 #[test]
 fn an_item_that_can_wait_does_not_wake_the_consumer() {
     let queue = BatchQueue::new();
-    let is_woken = |queue: &BatchQueue<u64>| {
-        let mut ready = Box::pin(queue.ready());
-        let waker = std::task::Waker::noop();
-        ready.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_ready()
-    };
+    let is_woken = |queue: &BatchQueue<u64>| is_ready(queue.ready());
     queue.push_quietly(1, QuietKind::Job);
     assert!(!is_woken(&queue));
     queue.push(2);
@@ -119,27 +122,22 @@ fn a_cancel_waits_for_all_uses() {
     assert!(uses.begin_use().is_cancelled());
 }
 
-fn is_ready(arrivals: &Arrivals) -> bool {
-    let mut ready = Box::pin(arrivals.ready());
-    ready.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())).is_ready()
-}
-
 #[test]
 fn the_member_is_woken_once_by_the_last_request_that_it_waits_for() {
     let arrivals = Arrivals::new();
     arrivals.on_request();
-    assert!(!is_ready(&arrivals), "it waits for none");
+    assert!(!is_ready(arrivals.ready()), "it waits for none");
     arrivals.wait_for(arrivals.so_far(), 2);
     arrivals.on_request();
-    assert!(!is_ready(&arrivals));
+    assert!(!is_ready(arrivals.ready()));
     arrivals.on_request();
-    assert!(is_ready(&arrivals));
+    assert!(is_ready(arrivals.ready()));
     arrivals.on_request();
-    assert!(!is_ready(&arrivals));
+    assert!(!is_ready(arrivals.ready()));
     arrivals.wait_for(arrivals.so_far(), 1);
     arrivals.wait_for(arrivals.so_far(), 0);
     arrivals.on_request();
-    assert!(!is_ready(&arrivals));
+    assert!(!is_ready(arrivals.ready()));
 }
 
 #[test]
@@ -148,11 +146,11 @@ fn requests_count_that_come_before_the_member_has_said_how_many_it_waits_for() {
     let so_far = arrivals.so_far();
     arrivals.on_request();
     arrivals.wait_for(so_far, 2);
-    assert!(!is_ready(&arrivals));
+    assert!(!is_ready(arrivals.ready()));
     arrivals.on_request();
-    assert!(is_ready(&arrivals));
+    assert!(is_ready(arrivals.ready()));
     let so_far = arrivals.so_far();
     (0..3).for_each(|_| arrivals.on_request());
     arrivals.wait_for(so_far, 2);
-    assert!(is_ready(&arrivals), "all have come");
+    assert!(is_ready(arrivals.ready()), "all have come");
 }
